@@ -110,7 +110,7 @@ TARGETS = tuple(f"P{number}" for number in range(1, 11))
 
 
 @dataclass(frozen=True)
-class Entry:
+class PlannedRun:
     """A benchmark with a load, the targets it is for, and how many seconds 5 rounds take about, on two cores."""
 
     benchmark: Benchmark
@@ -147,10 +147,10 @@ class Entry:
 
 def _entry(
     name: str, targets: str, about_s: float, *, flush: str | None = None, shares_log: bool = False, **load: Any
-) -> Entry:
+) -> PlannedRun:
     benchmark = CATALOG[name]
     asked = replace(benchmark.load, **load)
-    return Entry(benchmark, tuple(targets.split()), about_s, asked, flush, shares_log)
+    return PlannedRun(benchmark, tuple(targets.split()), about_s, asked, flush, shares_log)
 
 
 # Samples are long enough that it is not the beginning of a connection that is measured, and short enough to find room
@@ -187,10 +187,10 @@ def about_machine() -> dict[str, Any]:
 
 
 @dataclass
-class Part:
+class FinishedRun:
     """What came of an entry: a report, or why there is none."""
 
-    entry: Entry
+    entry: PlannedRun
     line: str
     rounds: int
     report: Report
@@ -212,13 +212,13 @@ class Suite:
     """All of them, one after the other."""
 
     options: Options
-    entries: Sequence[Entry] = ENTRIES
-    done: list[Part] = field(default_factory=list)
+    entries: Sequence[PlannedRun] = ENTRIES
+    done: list[FinishedRun] = field(default_factory=list)
     machine: Callable[[], dict[str, Any]] = about_machine
     clock: Callable[[], float] = time.monotonic
     about: dict[str, Any] = field(default_factory=dict)  # the machine
 
-    def parts(self, show: Show) -> Generator[Part, None, None]:
+    def parts(self, show: Show) -> Generator[FinishedRun, None, None]:
         """
         Run each in turn, and tell what came of it; ``show`` is told how far all of them are.
 
@@ -241,18 +241,18 @@ class Suite:
                     yield part
         self.done.sort(key=lambda part: self.entries.index(part.entry))
 
-    def _part(self, number: int, whole: Whole, folder: Path, began: float) -> Part:
+    def _part(self, number: int, whole: Whole, folder: Path, began: float) -> FinishedRun:
         entry = self.entries[number]
         options = replace(entry.options(self.options), rounds=self._rounds(number, self.clock() - began))
         line = entry.command_line(options)
         more = {"folder": folder} if entry.shares_log and not options.quick else {}
         try:
             report = entry.benchmark.measure(entry.loaded(options), options, whole.part(number), **more)
-            return Part(entry, line, options.rounds, report)
+            return FinishedRun(entry, line, options.rounds, report)
         except (BenchError, RmqError, OSError) as error:  # what a machine can cause; all else is a defect
             why_not = " ".join(str(error).split()) or type(error).__name__
             unseen = [Verdict(target, f"by {line}", why_not=why_not) for target in entry.targets]
-            return Part(entry, line, options.rounds, Report(entry.benchmark.name, verdicts=unseen), why_not)
+            return FinishedRun(entry, line, options.rounds, Report(entry.benchmark.name, verdicts=unseen), why_not)
         finally:
             whole.ended(number)
 
@@ -301,7 +301,9 @@ def rounds_within(left_s: float, needed_s: float, rounds: int) -> int:
     return rounds if needed_s <= left_s else max(1, int(rounds * left_s / needed_s))
 
 
-def _together(run: Callable[[int], Part], numbers: Iterable[int], whole: Whole) -> Generator[Part, None, None]:
+def _together(
+    run: Callable[[int], FinishedRun], numbers: Iterable[int], whole: Whole
+) -> Generator[FinishedRun, None, None]:
     """Some at once, as they end; whoever stops early waits for those that run to end what they started."""
     pool = ThreadPoolExecutor(AT_ONCE)
     try:

@@ -139,7 +139,7 @@ _LABEL = 30  # columns, so that the bar does not move with its label
 _WIDTH = 24
 
 
-class Bar:
+class BenchBar:
     """Shows which part of a whole is done, and what is measured now."""
 
     def __init__(self) -> None:
@@ -217,7 +217,7 @@ def benchmark_command(
             for option in unheeded(benchmark, given):
                 click.echo(f"note: {option} makes no difference to rmq-bench {benchmark.name}", err=True)
             extra = {key: given[key] for key in given.keys() & {"rate"}}
-            with ended_well(), Bar() as bar:
+            with ended_well(), BenchBar() as bar:
                 from rmq.bench.options import Counted
 
                 report = benchmark.measure(load, options, Counted(bar), **extra)
@@ -387,7 +387,7 @@ def every(as_json: bool, rounds: int | None, quick: bool) -> None:
     from rmq.bench.suite import Suite
 
     suite = Suite(Options(rounds=rounds or (1 if quick else 5), quick=quick, rivals=_rivals()))
-    with ended_well(), Bar() as bar, closing(suite.parts(bar)) as parts:
+    with ended_well(), BenchBar() as bar, closing(suite.parts(bar)) as parts:
         for part in parts:
             if not as_json:
                 with bar.aside():

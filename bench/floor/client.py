@@ -29,7 +29,7 @@ WARM = 20_000  # messages at most before the clock runs
 PULLED = 16  # batches a pull, for each queue at once
 
 
-class Sender(asyncio.Protocol):
+class FloorProducer(asyncio.Protocol):
     """Sends batches, the queues in turn, so many in flight: each callback packs as many as were answered."""
 
     transport: asyncio.Transport
@@ -70,7 +70,7 @@ class Sender(asyncio.Protocol):
         self.transport.writelines(frames)
 
 
-class Message:
+class FloorMessage:
     """What the listener gets."""
 
     __slots__ = ("body", "offset", "queue")
@@ -81,7 +81,7 @@ class Message:
         self.body = body
 
 
-class Puller(Receiver):
+class FloorConsumer(Receiver):
     """Pulls all queues at once, up to the number of batches that each has."""
 
     def __init__(self) -> None:
@@ -118,7 +118,7 @@ class Puller(Receiver):
         """Pull these, await the listener for each message, and say how many it got."""
         seen = 0
 
-        async def listener(message: Message) -> None:
+        async def listener(message: FloorMessage) -> None:
             nonlocal seen
             seen += 1
 
@@ -131,13 +131,13 @@ class Puller(Receiver):
             begin = 0
             for length in lengths:
                 end = begin + length
-                await listener(Message(queue, offset, bodies[begin:end]))
+                await listener(FloorMessage(queue, offset, bodies[begin:end]))
                 offset += 1
                 begin = end
         return seen
 
 
-class Pinger(Receiver):
+class FloorPinger(Receiver):
     """Sends an empty frame and waits for it, again and again."""
 
     async def ping(self, times: int) -> list[float]:
@@ -184,7 +184,7 @@ async def connected(protocol: P, port: int) -> P:
 
 async def produce(load: Load, ports: dict[str, int]) -> None:
     """Send the load."""
-    sender = await connected(Sender(load.queues, load.in_flight), ports["append"])
+    sender = await connected(FloorProducer(load.queues, load.in_flight), ports["append"])
     await sender.send(warm(load).bodies())
     batches = load.bodies()
     settle()
@@ -196,9 +196,9 @@ async def produce(load: Load, ports: dict[str, int]) -> None:
 
 async def consume(load: Load, ports: dict[str, int]) -> None:
     """Lay down the load as a backlog, then consume it."""
-    sender = await connected(Sender(load.queues, load.in_flight), ports["append"])
+    sender = await connected(FloorProducer(load.queues, load.in_flight), ports["append"])
     await sender.send(load.bodies())
-    puller = await connected(Puller(), ports["read"])
+    puller = await connected(FloorConsumer(), ports["read"])
     await puller.consume(per_queue(_batches(warm(load)), load.queues))
     wait_for_go()
     began = perf_counter()
@@ -229,7 +229,7 @@ def _poured(blobs: list[bytes], port: int) -> float:
 
 async def echo(times: int, ports: dict[str, int]) -> None:
     """Median round trip of so many empty frames, one at a time."""
-    pinger = await connected(Pinger(), ports["echo"])
+    pinger = await connected(FloorPinger(), ports["echo"])
     await pinger.ping(times // 10)
     wait_for_go()
     say(took=median(await pinger.ping(times)))

@@ -45,7 +45,9 @@ LIMITS = {
 class Fleet:
     """The consumers as processes, and what they reported."""
 
-    def __init__(self, address: str, topic: str, calls: Calls, stack: AsyncExitStack, tasks: asyncio.TaskGroup) -> None:
+    def __init__(
+        self, address: str, topic: str, calls: FirstCalls, stack: AsyncExitStack, tasks: asyncio.TaskGroup
+    ) -> None:
         self.calls = calls
         self.processes: dict[int, Process] = {}  # of those that are members, oldest first
         self._orders = json.dumps({"broker": address, "topic": topic})
@@ -165,7 +167,7 @@ async def _fleet(address: str, queues: int, rate: int, quiet_s: float) -> AsyncI
         await stack.enter_async_context(_load(address, topic, queues, rate))
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
         members = await stack.enter_async_context(AsyncExitStack())
-        yield Fleet(address, topic, Calls(queues, quiet_s), members, tasks)
+        yield Fleet(address, topic, FirstCalls(queues, quiet_s), members, tasks)
 
 
 @asynccontextmanager
@@ -229,7 +231,7 @@ class FirstCall(NamedTuple):
     at: float
 
 
-class Calls:
+class FirstCalls:
     """
     The newest first call of each queue.
 

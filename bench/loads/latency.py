@@ -45,11 +45,11 @@ def measure(load: Load, options: Options, steps: Steps, *, sizes: Sizes | None =
     singles = {flush: _single(flush) for flush in flushes(options)}
     echo = Figure("latency.echo", "one empty frame at a time", "ms")
     fdatasync = Figure("latency.fdatasync", "fdatasync alone", "ms")
-    wake = Part("latency.wake", "due to parked consumer", options.flush, ("p50", "p99", "max"))
-    rate = Part("latency.rate", f"due to listener, {sizes.rate // 1000} k msg/s", options.flush)
-    late_sender = Part("latency.rate.behind", "sender behind schedule", None, ("p99",))
-    ping = Part("latency.ping", "ping beside a flood", options.flush, why_not=_no_room(options))
-    late_pinger = Part("latency.ping.behind", "sender behind schedule", None, ("p99",))
+    wake = LatencyPart("latency.wake", "due to parked consumer", options.flush, ("p50", "p99", "max"))
+    rate = LatencyPart("latency.rate", f"due to listener, {sizes.rate // 1000} k msg/s", options.flush)
+    late_sender = LatencyPart("latency.rate.behind", "sender behind schedule", None, ("p99",))
+    ping = LatencyPart("latency.ping", "ping beside a flood", options.flush, why_not=_no_room(options))
+    late_pinger = LatencyPart("latency.ping.behind", "sender behind schedule", None, ("p99",))
     flood = Figure("latency.ping.flood", "the flood beside the pings", "msg/s", options.flush)
 
     def take_rate() -> list[float]:
@@ -98,7 +98,7 @@ def measure(load: Load, options: Options, steps: Steps, *, sizes: Sizes | None =
     )
 
 
-def beside_echo(single: Part | None, echo: Figure) -> Verdict:
+def beside_echo(single: LatencyPart | None, echo: Figure) -> Verdict:
     """The round trip of one message in terms of one of nothing; the target is about ``async``."""
     meaning = "round trip of a send / of an empty frame, medians"
     if single is None:
@@ -112,9 +112,9 @@ def flushes(options: Options) -> tuple[str, ...]:
     return ("async", "sync") if options.broker is None else (options.flush,)
 
 
-def _single(flush: str) -> Part:
+def _single(flush: str) -> LatencyPart:
     key = "latency.round_trip" if flush == "async" else f"latency.round_trip.{flush}"
-    return Part(key, "one send at a time", flush)
+    return LatencyPart(key, "one send at a time", flush)
 
 
 def _no_room(options: Options) -> str:
@@ -125,7 +125,7 @@ def _no_room(options: Options) -> str:
 
 
 @dataclass
-class Part:
+class LatencyPart:
     """
     What one part measures: each figure gets a percentile of every round.
 

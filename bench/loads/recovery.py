@@ -49,7 +49,7 @@ def measure(load: Load, options: Options, steps: Steps, *, gb: float = FULL_GB, 
     ]
     with ExitStack() as stack:
         data_dir = (folder or stack.enter_context(scratch())) / NAME
-        ground = Ground(data_dir, options.flush, sent)
+        ground = LongLog(data_dir, options.flush, sent)
         why_not = "it is about a broker of its own, and one that runs was given" if options.broker else ""
         why_not = why_not or ground.no_room(gb)
         if not why_not:
@@ -68,7 +68,7 @@ def measure(load: Load, options: Options, steps: Steps, *, gb: float = FULL_GB, 
     return report
 
 
-class Ground:
+class LongLog:
     """A data directory with a long log, and what is done to brokers on it."""
 
     def __init__(self, data_dir: Path, flush: str, load: Load) -> None:

@@ -38,7 +38,7 @@ SETTLED_GB: Final = 0.6  # of log, after which every queue that was touched has 
 CLIENT_FILES: Final = 50  # that a client has open besides its connections
 
 
-class Side(NamedTuple):
+class SizedBroker(NamedTuple):
     """A broker, and what is sent to it."""
 
     broker: BrokerProcess
@@ -69,7 +69,7 @@ class Growth(NamedTuple):
     small: float
     grown: float
     asked: float
-    make: Callable[[float], AbstractContextManager[Side]]
+    make: Callable[[float], AbstractContextManager[SizedBroker]]
     why_not: str  # it cannot be measured here; empty if it can
     is_consumed: bool = False  # what was sent is read as well, once
 
@@ -95,18 +95,18 @@ def measure(
     no_queues = "" if options.quick else recovery.no_room(None, 2 * SETTLED_GB)
 
     @contextmanager
-    def with_queues(size: float) -> Iterator[Side]:
+    def with_queues(size: float) -> Iterator[SizedBroker]:
         with side(options, dataclasses.replace(load, queues=int(size), connections=load.in_flight)) as made:
             if not options.quick:  # the first checkpoint makes a folder for each queue, which is no matter of growth
                 made.take()
                 recovery.fill(made.broker, SETTLED_GB)
             yield made
 
-    def with_connections(size: float) -> AbstractContextManager[Side]:
+    def with_connections(size: float) -> AbstractContextManager[SizedBroker]:
         spread = max(load.queues, load.in_flight)
         return side(options, dataclasses.replace(load, connections=int(size), queues=spread))
 
-    def with_log(size: float) -> AbstractContextManager[Side]:
+    def with_log(size: float) -> AbstractContextManager[SizedBroker]:
         steps(f"filling {size:g} GB")
         return side(options, load, gb=size, data_dir=folder / recovery.NAME if folder and size == gb else None)
 
@@ -154,7 +154,9 @@ def compare(report: Report, growth: Growth, options: Options, steps: Steps) -> N
     ]
 
 
-def consumed(report: Report, growth: Growth, sides: Sequence[Side], options: Options, steps: Steps) -> list[Figure]:
+def consumed(
+    report: Report, growth: Growth, sides: Sequence[SizedBroker], options: Options, steps: Steps
+) -> list[Figure]:
     """
     How fast one member reads what was sent; told and not judged, since members usually share the queues.
 
@@ -178,14 +180,14 @@ async def stored(address: str, names: Sequence[str]) -> int:
 
 
 @contextmanager
-def side(options: Options, load: Load, *, gb: float = 0.0, data_dir: Path | None = None) -> Iterator[Side]:
+def side(options: Options, load: Load, *, gb: float = 0.0, data_dir: Path | None = None) -> Iterator[SizedBroker]:
     """A broker of its own, with a log of this length at least."""
     with ExitStack() as stack:
         broker = BrokerProcess(data_dir or stack.enter_context(scratch()), options.flush)
         stack.callback(broker.close)
         if gb:
             recovery.fill(broker, gb)
-        yield Side(broker, load)
+        yield SizedBroker(broker, load)
 
 
 def topics(queues: int) -> list[tuple[str, int]]:

@@ -21,7 +21,7 @@ from rmq.wire.protocol.ops.core import Op
 
 from ..options import Load
 from ..processes import go, roles, run, say
-from .schedule import SECOND, WARM_UP, Bodies, Schedule, stamp_of
+from .schedule import SECOND, WARM_UP, DueTimes, StampedBodies, stamp_of
 
 DIFFERENT = 1000  # messages of ``single``, sent again and again
 WARM_SENDS = 200
@@ -37,7 +37,7 @@ AT_ONCE = 5  # consumers that start together: if all did, their loop would log t
 
 async def single(address: str, topic: str, size: int, seconds: float) -> None:
     """Send one message after the other, and report each round trip; messages are made before the clock runs."""
-    bodies = Bodies(size)
+    bodies = StampedBodies(size)
     messages = cycle([Message(topic, bodies.stamped(WARM_UP)) for _ in range(DIFFERENT)])
     took = []
     async with Producer(address) as producer:
@@ -69,7 +69,7 @@ async def ping(address: str, per_second: float, count: int) -> None:
         for _ in range(WARM_PINGS):
             await connection.request(Op.PING, (), timeout_s=TIMEOUT_S)
         await go()
-        schedule = Schedule(time.monotonic_ns() + LEAD_NS, per_second, count)
+        schedule = DueTimes(time.monotonic_ns() + LEAD_NS, per_second, count)
         async with asyncio.TaskGroup() as tasks:
             for number in range(count):
                 await asyncio.sleep(schedule.wait_s(number, time.monotonic_ns()))
@@ -112,7 +112,7 @@ async def send(
 ) -> None:
     """Send by a schedule, ``drip`` or ``stream``; report how late each send was."""
     async with Producer(address) as producer:
-        sender = ScheduledSender(producer, topics, queues, Bodies(size))
+        sender = ScheduledSender(producer, topics, queues, StampedBodies(size))
         if manner == "drip":
             late = await sender.drip(per_second, **counts)
         else:
@@ -128,7 +128,7 @@ class ScheduledSender:
     in one ``send_bodies``.
     """
 
-    def __init__(self, producer: Producer, topics: list[str], queues: int, bodies: Bodies) -> None:
+    def __init__(self, producer: Producer, topics: list[str], queues: int, bodies: StampedBodies) -> None:
         self._producer = producer
         self._topics = topics
         self._queues = queues
@@ -142,7 +142,7 @@ class ScheduledSender:
                 warming = self._producer.send(Message(topic, self._bodies.stamped(WARM_UP)), queue_id=queue_id)
                 tasks.create_task(_done(warming))
         await go()
-        schedule = Schedule(time.monotonic_ns() + SETTLE_NS, per_second, count)
+        schedule = DueTimes(time.monotonic_ns() + SETTLE_NS, per_second, count)
         late = []
         async with asyncio.TaskGroup() as tasks:
             for number in range(count):
@@ -157,7 +157,7 @@ class ScheduledSender:
     async def stream(self, per_second: float, *, warm: int, count: int) -> list[float]:
         """Send ``warm`` messages without a time, then, by the same schedule, ``count`` with theirs."""
         await go()
-        schedule = Schedule(time.monotonic_ns() + LEAD_NS, per_second, warm + count)
+        schedule = DueTimes(time.monotonic_ns() + LEAD_NS, per_second, warm + count)
         (topic,) = self._topics
         sent, late = 0, []
         async with asyncio.TaskGroup() as tasks:
@@ -176,7 +176,7 @@ class ScheduledSender:
         return late
 
 
-async def until_due(schedule: Schedule, number: int, now: Callable[[], int] = time.monotonic_ns) -> None:
+async def until_due(schedule: DueTimes, number: int, now: Callable[[], int] = time.monotonic_ns) -> None:
     """
     Wait until a message that is alone is due, to the moment.
 

@@ -17,7 +17,7 @@ SECOND = 1_000_000_000
 
 
 @dataclass(frozen=True)
-class Schedule:
+class DueTimes:
     """``count`` moments, ``per_second`` of them a second; times are nanoseconds of one clock."""
 
     began: int
@@ -48,7 +48,7 @@ WARM_UP = 0  # the time of a message that is not measured
 LEAST = _STAMP.size
 
 
-class Bodies:
+class StampedBodies:
     """Bodies of ``size`` bytes, of at least 8, each with a time and other bytes behind it than its neighbours."""
 
     def __init__(self, size: int, different: int = 4096) -> None:

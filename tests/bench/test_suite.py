@@ -27,7 +27,7 @@ from rmq.bench.suite import (
     TARGETS,
     TOO_SMALL,
     Benchmark,
-    Entry,
+    PlannedRun,
     Suite,
     quickly,
     rounds_within,
@@ -84,7 +84,7 @@ SCRIPTS: dict[str, Callable[[Load, Options, Steps], Report]] = {
 
 
 def suite(*names: str, quick: bool = False) -> Suite:
-    entries = [Entry(Scripted(name), ("P1",) if name == "bad" else ("P2",), 10.0, Load()) for name in names]
+    entries = [PlannedRun(Scripted(name), ("P1",) if name == "bad" else ("P2",), 10.0, Load()) for name in names]
     return Suite(Options(rounds=1 if quick else 5, quick=quick), entries, machine=lambda: MACHINE)
 
 
@@ -170,11 +170,11 @@ def test_programs_get_the_machine_and_every_report_with_its_command_line() -> No
     ],
 )
 def test_a_command_line_says_what_is_not_usual(load: Load, options: Options, line: str) -> None:
-    assert Entry(Benchmark("produce"), (), 1.0, load).command_line(options) == line
+    assert PlannedRun(Benchmark("produce"), (), 1.0, load).command_line(options) == line
 
 
 def test_a_command_line_names_the_durability_that_its_target_is_about() -> None:
-    entry = Entry(Benchmark("produce"), ("P6",), 1.0, Load(), "sync")
+    entry = PlannedRun(Benchmark("produce"), ("P6",), 1.0, Load(), "sync")
 
     assert entry.command_line(Options()) == "rmq-bench produce --flush sync"
     assert entry.options(Options("async")).flush == "sync"

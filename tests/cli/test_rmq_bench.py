@@ -21,8 +21,8 @@ from click.testing import CliRunner
 
 from rmq.bench.options import Load, Options
 from rmq.bench.processes import BenchError
-from rmq.bench.suite import CATALOG, ENTRIES, EXTRA, LOAD, Entry
-from rmq.cli.rmq_bench import Bar, command, ended_well, load_of, options_of, unheeded
+from rmq.bench.suite import CATALOG, ENTRIES, EXTRA, LOAD, PlannedRun
+from rmq.cli.rmq_bench import BenchBar, command, ended_well, load_of, options_of, unheeded
 from rmq.cli.shell import exit_codes
 from rmq.cli.shell.command import Failure
 
@@ -153,7 +153,7 @@ def test_a_broker_that_runs_is_asked_for_its_durability(broker: str) -> None:
 
 @pytest.mark.parametrize("quick", [False, True])
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: str(entry.command_line(Options())))
-def test_the_command_line_of_every_part_of_all_repeats_it(entry: Entry, quick: bool) -> None:
+def test_the_command_line_of_every_part_of_all_repeats_it(entry: PlannedRun, quick: bool) -> None:
     options = entry.options(Options(rounds=1 if quick else 5, quick=quick))
     program, line = entry.command_line(options).split(" ", 1)
 
@@ -170,7 +170,7 @@ class Screen(io.StringIO):
 
 
 def test_nothing_is_drawn_where_nobody_looks(capsys: pytest.CaptureFixture[str]) -> None:
-    with Bar() as bar:
+    with BenchBar() as bar:
         bar(0.5, "produce.bodies")
         with bar.aside():
             pass
@@ -182,7 +182,7 @@ def test_the_bar_makes_room_for_text_and_comes_back(monkeypatch: pytest.MonkeyPa
     screen = Screen()
     monkeypatch.setattr(sys, "stderr", screen)
 
-    with Bar() as bar:
+    with BenchBar() as bar:
         bar(0.5, "produce.bodies")
         with bar.aside():
             screen.write("a table\n")
@@ -197,7 +197,7 @@ def test_the_bar_says_how_far_it_is_and_what_is_measured_now(monkeypatch: pytest
     screen = Screen()
     monkeypatch.setattr(sys, "stderr", screen)
 
-    with Bar() as bar:
+    with BenchBar() as bar:
         bar(0.5, "produce.bodies")
         drawn = screen.getvalue()
 
@@ -210,7 +210,7 @@ def test_a_long_label_does_not_make_the_line_too_long(monkeypatch: pytest.Monkey
     screen = Screen()
     monkeypatch.setattr(sys, "stderr", screen)
 
-    with Bar() as bar:
+    with BenchBar() as bar:
         bar(0.9, "x" * 200)
         drawn = screen.getvalue()
 

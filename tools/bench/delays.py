@@ -55,7 +55,7 @@ VARIANTS = ("plain", "delayed")
 FLUSHES = ("sync", "async")
 
 
-class Run(NamedTuple):
+class VariantRun(NamedTuple):
     """What one run of one variant measured: messages a second, MiB, us of the broker's processor a message."""
 
     fill_rate: float
@@ -86,7 +86,7 @@ def main() -> None:
 async def measure(options: argparse.Namespace) -> dict[str, Any]:
     """All figures: by part, then by variant, the runs one after the other."""
     load = Load(options.messages, BODY, BATCH, QUEUES)
-    runs: dict[str, dict[str, list[Run]]] = {}
+    runs: dict[str, dict[str, list[VariantRun]]] = {}
     for flush in FLUSHES:
         runs[flush] = {name: [] for name in VARIANTS}
         for pair in range(options.pairs):
@@ -108,7 +108,7 @@ def turned(pair: int) -> tuple[str, ...]:
     return VARIANTS if pair % 2 == 0 else VARIANTS[::-1]
 
 
-async def batches_run(load: Load, flush: str, *, is_delayed: bool) -> Run:
+async def batches_run(load: Load, flush: str, *, is_delayed: bool) -> VariantRun:
     """Fill a broker with batches by the public API, then send as many without a delay."""
     with own_broker(flush) as broker:
         async with Admin(broker.address) as admin, Producer(broker.address) as producer:
@@ -118,7 +118,7 @@ async def batches_run(load: Load, flush: str, *, is_delayed: bool) -> Run:
                 send = partial(send_batch, level)
                 figures += await measured(broker, load, send_all([producer], load.bodies(), send, load.in_flight))
                 await check_waiting(admin, load.messages if is_delayed else 0)
-    return Run(*figures)
+    return VariantRun(*figures)
 
 
 async def send_batch(delay_level: int, producer: Producer, bodies: list[bytes]) -> None:
@@ -126,7 +126,7 @@ async def send_batch(delay_level: int, producer: Producer, bodies: list[bytes]) 
     await producer.send_bodies(TOPIC, bodies, delay_level=delay_level)
 
 
-async def singles_run(load: Load, *, is_delayed: bool) -> Run:
+async def singles_run(load: Load, *, is_delayed: bool) -> VariantRun:
     """Fill a broker with batches of one message; a producer would merge them, since nothing sets them apart."""
     with own_broker("async") as broker:
         async with Admin(broker.address) as admin:
@@ -138,7 +138,7 @@ async def singles_run(load: Load, *, is_delayed: bool) -> Run:
             finally:
                 await connection.close()
             await check_waiting(admin, load.messages if is_delayed else 0)
-    return Run(*figures)
+    return VariantRun(*figures)
 
 
 async def measured(broker: BrokerProcess, load: Load, work: Awaitable[None]) -> tuple[float, float, float]:

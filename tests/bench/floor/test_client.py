@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
-from rmq.bench.floor.client import Pinger, Puller, Sender, connected, per_queue
+from rmq.bench.floor.client import FloorConsumer, FloorPinger, FloorProducer, connected, per_queue
 from rmq.bench.floor.server import HOST, Appender, Echo, Log, Reader
 from rmq.bench.options import Load
 
@@ -22,35 +22,35 @@ async def test_the_listener_gets_each_message_of_the_backlog(tmp_path: Path) -> 
     batches = load.bodies()
     appending, append_port = await served(lambda: Appender(log))
     reading, read_port = await served(lambda: Reader(log))
-    sender = await connected(Sender(load.queues, load.in_flight), append_port)
+    sender = await connected(FloorProducer(load.queues, load.in_flight), append_port)
     await sender.send(batches)
-    puller = await connected(Puller(), read_port)
+    puller = await connected(FloorConsumer(), read_port)
 
     seen = await puller.consume(per_queue(len(batches), load.queues))
 
     assert log.ends == [340, 333, 330]
     assert seen == 1_003
     for closed in (sender, puller, appending, reading):
-        (closed.transport if isinstance(closed, Sender | Puller) else closed).close()
+        (closed.transport if isinstance(closed, FloorProducer | FloorConsumer) else closed).close()
 
 
 async def test_fewer_batches_than_queues_are_enough(tmp_path: Path) -> None:
     log = Log(tmp_path / "log", 8)
     appending, append_port = await served(lambda: Appender(log))
     reading, read_port = await served(lambda: Reader(log))
-    sender = await connected(Sender(8, 64), append_port)
+    sender = await connected(FloorProducer(8, 64), append_port)
     await sender.send([[b"a"], [b"b", b"c"]])
-    puller = await connected(Puller(), read_port)
+    puller = await connected(FloorConsumer(), read_port)
 
     assert await puller.consume(per_queue(2, 8)) == 3
 
     for closed in (sender, puller, appending, reading):
-        (closed.transport if isinstance(closed, Sender | Puller) else closed).close()
+        (closed.transport if isinstance(closed, FloorProducer | FloorConsumer) else closed).close()
 
 
 async def test_each_ping_is_timed() -> None:
     server, port = await served(Echo)
-    pinger = await connected(Pinger(), port)
+    pinger = await connected(FloorPinger(), port)
 
     took = await pinger.ping(20)
 

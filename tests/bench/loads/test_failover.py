@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from rmq.bench.figures import Figure
-from rmq.bench.loads.failover import QUIET_S, Calls, FirstCall, measure, verdicts
+from rmq.bench.loads.failover import QUIET_S, FirstCall, FirstCalls, measure, verdicts
 from rmq.bench.options import Load, Options
 from rmq.bench.processes import BenchError
 
@@ -51,9 +51,9 @@ def test_kills_stops_and_joins_are_measured() -> None:
     assert {figure.flush for figure in report.figures} == {"sync"}
 
 
-def calls(queues: int, *reports: tuple[int, int, int, float]) -> Calls:
+def calls(queues: int, *reports: tuple[int, int, int, float]) -> FirstCalls:
     """Of (queue, member, epoch, time)."""
-    made = Calls(queues)
+    made = FirstCalls(queues)
     for queue_id, *rest in reports:
         made.add(queue_id, FirstCall(*rest))  # type: ignore[arg-type]
     return made

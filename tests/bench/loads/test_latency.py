@@ -11,7 +11,7 @@ import asyncio
 import pytest
 
 from rmq.bench.figures import Figure, interleave
-from rmq.bench.loads.latency import Part, Sizes, beside_echo, flushes, measure
+from rmq.bench.loads.latency import LatencyPart, Sizes, beside_echo, flushes, measure
 from rmq.bench.options import Load, Options
 from rmq.client import Admin
 from rmq.testing.broker import BrokerThread
@@ -76,7 +76,7 @@ def test_a_broker_of_our_own_is_measured_with_both_durabilities_and_another_with
 
 
 def test_a_round_trip_is_judged_by_the_echoes_of_its_own_rounds() -> None:
-    single = Part("latency.round_trip", "round trip", "async")
+    single = LatencyPart("latency.round_trip", "round trip", "async")
     for took_us in ([40.0], [60.0], [200.0]):
         single.add(took_us)
     echo = Figure("latency.echo", "echo", "ms", samples=[0.02, 0.02, 0.1])
@@ -98,7 +98,7 @@ ROUNDS = [[1000.0, 2000.0, 3000.0], [4000.0, 9000.0, 5000.0]]
 
 
 def test_every_round_is_a_sample_of_every_figure() -> None:
-    part = Part("latency.wake", "send to listener", "async", ("p50", "p99", "max"))
+    part = LatencyPart("latency.wake", "send to listener", "async", ("p50", "p99", "max"))
 
     for took_us in ROUNDS:
         part.add(took_us)
@@ -112,7 +112,7 @@ def test_every_round_is_a_sample_of_every_figure() -> None:
 
 
 def test_a_part_that_takes_turns_with_others_gets_the_same_samples() -> None:
-    part, rounds = Part("latency.ping", "ping", "async"), iter(ROUNDS)
+    part, rounds = LatencyPart("latency.ping", "ping", "async"), iter(ROUNDS)
     steps: list[str] = []
 
     interleave([part.side(lambda: next(rounds))], 2, steps.append)
@@ -122,7 +122,7 @@ def test_a_part_that_takes_turns_with_others_gets_the_same_samples() -> None:
 
 
 def test_the_distribution_is_of_all_rounds_together() -> None:
-    part = Part("latency.wake", "send to listener", "async")
+    part = LatencyPart("latency.wake", "send to listener", "async")
     assert part.distribution() == {}
 
     for took_us in ROUNDS:
@@ -132,7 +132,7 @@ def test_the_distribution_is_of_all_rounds_together() -> None:
 
 
 def test_the_median_of_a_percentile_is_held_against_the_target() -> None:
-    part = Part("latency.wake", "send to listener", "async")
+    part = LatencyPart("latency.wake", "send to listener", "async")
     for took_us in ROUNDS:
         part.add(took_us)
 
@@ -141,7 +141,7 @@ def test_the_median_of_a_percentile_is_held_against_the_target() -> None:
 
 
 def test_a_target_about_async_is_not_shown_by_anything_else() -> None:
-    part = Part("latency.wake", "send to listener", "sync")
+    part = LatencyPart("latency.wake", "send to listener", "sync")
     part.add([1.0])
 
     verdict = part.at_most("P7.wake.p50", "p50", 1.0)
@@ -151,6 +151,6 @@ def test_a_target_about_async_is_not_shown_by_anything_else() -> None:
 
 
 def test_what_could_not_be_measured_says_why() -> None:
-    verdict = Part("latency.ping", "ping", "async", why_not="no room").at_most("P7.ping.p99", "p99", 5.0)
+    verdict = LatencyPart("latency.ping", "ping", "async", why_not="no room").at_most("P7.ping.p99", "p99", 5.0)
 
     assert (verdict.met, verdict.why_not) == (None, "no room")

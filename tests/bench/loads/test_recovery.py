@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rmq.bench.loads import recovery
-from rmq.bench.loads.recovery import NAME, Ground, measure
+from rmq.bench.loads.recovery import NAME, LongLog, measure
 from rmq.bench.options import Load, Options
 
 
@@ -49,7 +49,7 @@ def test_a_log_that_is_long_enough_already_needs_no_room(tmp_path: Path) -> None
     with segment.open("wb") as file:
         file.truncate(10**12)  # nothing of it is on the disk
 
-    assert Ground(tmp_path / NAME, "async", Load()).no_room(1000) == ""
+    assert LongLog(tmp_path / NAME, "async", Load()).no_room(1000) == ""
 
 
 @pytest.mark.slow

@@ -111,7 +111,7 @@ def test_a_side_has_a_broker_with_a_long_log_in_the_folder_that_is_kept(tmp_path
     assert log_bytes(tmp_path / NAME) > 3_000_000 + 2000 * load.size
 
 
-class _Side(scale.Side):
+class _Side(scale.SizedBroker):
     """A side without a broker, that takes samples from a list."""
 
     def __new__(cls, rates: object) -> _Side:

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from rmq.bench.workers.latency import LatencyListener, until_due
-from rmq.bench.workers.schedule import WARM_UP, Bodies, Schedule
+from rmq.bench.workers.schedule import WARM_UP, DueTimes, StampedBodies
 from rmq.consumer import ConsumeStatus
 
-BODIES = Bodies(16)
+BODIES = StampedBodies(16)
 MS = 1_000_000
 
 
@@ -47,7 +47,7 @@ async def test_a_round_has_as_many_as_were_asked_for_and_the_next_continues_afte
 
 @pytest.mark.parametrize(("began", "sent_at"), [(1 * MS, 8 * MS), (6 * MS + 1, 8 * MS), (20 * MS, 20 * MS + MS // 2)])
 async def test_a_message_is_sent_when_due_and_at_once_if_late(began: int, sent_at: int) -> None:
-    schedule, clock = Schedule(3 * MS, 200, 2), count(began, MS // 2)
+    schedule, clock = DueTimes(3 * MS, 200, 2), count(began, MS // 2)
 
     await until_due(schedule, 1, clock.__next__)
 

@@ -19,7 +19,7 @@ from rmq.bench.options import Load
 from rmq.bench.processes import run
 
 from .client import Count, Listener, fetched, work
-from .peer import LOCAL, Peer, Server, found, free_port, missing_client, missing_server, run_server
+from .peer import LOCAL, PeerBroker, Server, found, free_port, missing_client, missing_server, run_server
 
 MAX_PAYLOAD = 8 << 20
 CONSUMER = "consumer"
@@ -27,9 +27,9 @@ BATCHES_ASKED_FOR = 2
 NO_LIMIT = 1 << 40  # what waits in the client is bounded by what we send and ask for
 
 
-def peer() -> Peer:
+def peer() -> PeerBroker:
     """NATS as it is installed: its streams have no setting that syncs before the answer."""
-    return Peer(
+    return PeerBroker(
         name="nats",
         durability="fsync later",
         why_not=missing_server("nats-server", "nats-server") or missing_client("nats"),

@@ -42,7 +42,7 @@ SPARE = 1 << 30  # a disk that has less than this left is left alone
 
 
 @dataclass(frozen=True)
-class Peer:
+class PeerBroker:
     """
     One broker with one durability, driven by one producer and one consumer process over loopback.
 
@@ -126,7 +126,7 @@ def missing_client(*modules: str) -> str:
     return f"the client is not installed (no {', '.join(missing)}): pip install 'rmq[peers]'" if missing else ""
 
 
-def peers(flush: str = "async") -> list[Peer]:
+def peers(flush: str = "async") -> list[PeerBroker]:
     """
     The brokers whose durability is comparable with ours in this mode, also those that are not installed.
 

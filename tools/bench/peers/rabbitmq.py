@@ -19,7 +19,7 @@ from rmq.bench.options import Load
 from rmq.bench.processes import run
 
 from .client import Confirms, Listener, fetched, work
-from .peer import LOCAL, Peer, Server, found, free_port, missing_client, missing_server, run_server
+from .peer import LOCAL, PeerBroker, Server, found, free_port, missing_client, missing_server, run_server
 
 GREETING = b"AMQP\x00\x00\x09\x01"
 START_FRAME = b"\x01\x00\x00"  # of a method, on channel 0: the server introduces itself
@@ -28,9 +28,9 @@ PREFETCH = 4  # batches that the server sends before the first of them is acknow
 MAX_PREFETCH = 65_535  # what the protocol has room for
 
 
-def peer() -> Peer:
+def peer() -> PeerBroker:
     """RabbitMQ as it is installed."""
-    return Peer(
+    return PeerBroker(
         name="rabbitmq",
         durability="fsync before confirms",
         why_not=missing_server("rabbitmq-server", "rabbitmq-server") or missing_client("pika"),

@@ -22,7 +22,7 @@ from rmq.bench.options import Load
 from rmq.bench.processes import WORK_S, BenchError, run
 
 from .client import STREAM, WARM_UP, Listener, fetched, work
-from .peer import LOCAL, Peer, Server, asked, found, free_port, missing_client, missing_server, run_server
+from .peer import LOCAL, PeerBroker, Server, asked, found, free_port, missing_client, missing_server, run_server
 
 AHEAD = 2000  # messages that wait for their answers; more is not quicker
 # A read that blocks gives each message by itself where the producer is slower: a batch gathers in this time instead.
@@ -35,10 +35,10 @@ DURABILITY = {
 }
 
 
-def peer(fsync: str) -> Peer:
+def peer(fsync: str) -> PeerBroker:
     """Redis with this ``appendfsync``."""
     no_server = missing_server("redis-server", "redis-server")
-    return Peer(
+    return PeerBroker(
         name="redis",
         durability=DURABILITY[fsync],
         why_not=no_server or missing_client("redis", "hiredis"),
