@@ -1,1 +1,1 @@
-"""Measuring rmq beside the machine's limits and beside other brokers: through the public API, with every check on."""
+"""Measures rmq next to the machine's limits: through the public API, with every check on."""

@@ -1,7 +1,7 @@
 """
-The clients of a load as processes beside a broker: topics of their own, all started before any begins, one clock.
+The clients of a load as processes: topics of their own, all ready before the first one starts.
 
-Times are of the machine's monotonic clock, which is the same in every process.
+Times are on the machine's monotonic clock, which every process shares.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from .options import Load, Options
 from .processes import START_S, BenchError, Child, free_bytes, free_memory, scratch, worker_process
 from .workers.sending import prepared, send_all, warm_up
 
-OVERHEAD = 64  # bytes that a message takes beside its body, at most: its key, its share of a header, its index
-OBJECT = 200  # bytes that a message takes in memory beside its body, about
+OVERHEAD = 64  # bytes that a message takes in addition to its body, at most: its key, its share of a header, its index
+OBJECT = 200  # bytes that a message takes in memory in addition to its body, about
 HELD = 2  # times that a client may hold its messages: as they were made, and on their way
 SPARE = 256 << 20  # bytes that a disk should have left over
 
@@ -37,11 +37,11 @@ class Ground:
 
     @property
     def warm_topic(self) -> str:
-        """What is sent and consumed before any clock runs."""
+        """The topic of what is sent and consumed before any clock runs."""
         return f"{self.topic}-warm"
 
     def ends(self) -> list[int]:
-        """Where each queue ends: as many messages are in it."""
+        """Return the end of each queue, which is also its number of messages."""
         return uvloop.run(self._ends())
 
     async def _ends(self) -> list[int]:
@@ -50,7 +50,7 @@ class Ground:
         return [queue.max_offset for queue in held]
 
     def fill_warm_up(self, load: Load) -> int:
-        """Send what consumers warm up with; how many messages."""
+        """Send what consumers warm up with; return how many messages."""
         small = warm_up(load)
 
         async def fill() -> None:
@@ -93,7 +93,7 @@ def new_topics(options: Options, topics: Sequence[str], queues: int, flush: str 
 
 
 def durability(options: Options) -> str:
-    """The flush mode that is measured: that of a broker that runs is its own."""
+    """Return the flush mode that is measured: a broker that already runs has its own."""
     if options.broker is None:
         return options.flush
     return str(uvloop.run(_flush_of(options.broker)))
@@ -105,7 +105,7 @@ async def _flush_of(address: str) -> Any:
 
 
 def no_room(load: Load, copies: int = 1) -> str:
-    """Why the disk cannot hold so many copies of the load, or the memory what is made before; empty where they can."""
+    """Return why the disk or the memory has no room for the load, empty if both have."""
     with scratch() as folder:
         rooms = {
             "disk": (free_bytes(folder), copies * load.messages * (load.size + OVERHEAD) + SPARE),
@@ -120,11 +120,11 @@ def no_room(load: Load, copies: int = 1) -> str:
 
 @contextmanager
 def crew(module: str, orders: Sequence[Mapping[str, Any]]) -> Iterator[list[Child]]:
-    """A client for each of the orders, all of them ready to begin."""
+    """Start a client for each of the orders; all are ready to begin."""
     with ExitStack() as stack:
         children = [stack.enter_context(worker_process(module, **each)) for each in orders]
         for child in children:
-            child.told(START_S)
+            child.reply(START_S)
         yield children
 
 
@@ -147,7 +147,7 @@ class Received:
 
 @contextmanager
 def senders(ground: Ground, load: Load, style: str) -> Iterator[list[Child]]:
-    """The processes that send, ready to begin."""
+    """Start the processes that send; all are ready to begin."""
     if load.producers > load.messages:
         raise BenchError(f"{load.producers} producers of {load.messages} messages: some would have nothing to send")
     about = {"address": ground.address, "topic": ground.topic, "warm_topic": ground.warm_topic, "style": style}
@@ -160,7 +160,7 @@ def senders(ground: Ground, load: Load, style: str) -> Iterator[list[Child]]:
 
 @contextmanager
 def receivers(ground: Ground, load: Load, style: str, *, warm: int, paused: bool) -> Iterator[list[Child]]:
-    """The processes that consume as one new group, ready to begin."""
+    """Start the processes that consume as one new group; all are ready to begin."""
     if load.consumers > load.queues:
         raise BenchError(f"{load.consumers} consumers of {load.queues} queues: some would have nothing to do")
     about = {
@@ -173,41 +173,41 @@ def receivers(ground: Ground, load: Load, style: str, *, warm: int, paused: bool
 
 
 def begin(children: Sequence[Child]) -> None:
-    """Give all the word, one right after the other."""
+    """Send all of them the start signal."""
     for child in children:
         child.go()
 
 
 def send(children: Sequence[Child]) -> Sent:
-    """Let producers begin and wait for the last of them."""
+    """Start producers and wait for the last of them."""
     begin(children)
-    told = [child.told() for child in children]
+    replies = [child.reply() for child in children]
     return Sent(
-        min(each["began"] for each in told),
-        max(each["ended"] for each in told),
-        max(each["indexed"] for each in told),
+        min(each["began"] for each in replies),
+        max(each["ended"] for each in replies),
+        max(each["indexed"] for each in replies),
     )
 
 
 def receive(children: Sequence[Child], load: Load, ends: Sequence[int]) -> Received:
-    """Tell consumers that have begun where the queues end, and wait until they are there."""
+    """Send the ends of the queues to consumers that have begun, and wait until they are there."""
     for child in children:
-        child.tell(ends=list(ends))
-    return gathered([child.told() for child in children], load)
+        child.send(ends=list(ends))
+    return gathered([child.reply() for child in children], load)
 
 
-def gathered(told: Sequence[Mapping[str, Any]], load: Load) -> Received:
-    """What consumers got together: all of the load, and nothing else."""
-    count, size = (sum(each[name] for each in told) for name in ("count", "bytes"))
+def gathered(replies: Sequence[Mapping[str, Any]], load: Load) -> Received:
+    """Combine what consumers report; together they must have got all of the load, and nothing else."""
+    count, size = (sum(each[name] for each in replies) for name in ("count", "bytes"))
     if (count, size) != (load.messages, load.messages * load.size):
         raise BenchError(
             f"{count} messages of {size} bytes came instead of {load.messages} of {load.messages * load.size}"
         )
-    return Received(min(each["began"] for each in told), max(each["last_at"] for each in told))
+    return Received(min(each["began"] for each in replies), max(each["last_at"] for each in replies))
 
 
 def check_stored(ground: Ground, load: Load) -> list[int]:
-    """Where the queues end; all that was sent must be in them."""
+    """Return the ends of the queues; everything that was sent must be stored."""
     ends = ground.ends()
     if sum(ends) != load.messages:
         raise BenchError(f"{sum(ends)} messages are stored instead of {load.messages}")

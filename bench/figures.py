@@ -1,8 +1,4 @@
-"""
-What was measured several times, and what it says beside something else of the same run. Pure, but for the disk.
-
-How long things took, as a distribution. Pure.
-"""
+"""Figures, taken several times in turns, targets judged by their ratios, and percentiles. Pure, but for the disk."""
 
 from __future__ import annotations
 
@@ -41,9 +37,9 @@ class Figure:
 @dataclass(frozen=True)
 class Verdict:
     """
-    A target beside what was found: the median of ``samples`` must not be below ``at_least``, nor above ``at_most``.
+    A target and what was found: the median of ``samples`` must not be below ``at_least``, nor above ``at_most``.
 
-    Without samples it is not shown, for the reason ``why_not``, which is not the same as met.
+    Without samples it is not shown, for the reason ``why_not``; that is not the same as met.
     """
 
     key: str  # of the target: "P1.floor"
@@ -57,7 +53,7 @@ class Verdict:
 
     @property
     def met(self) -> bool | None:
-        """Whether the median keeps the target; None where there is no target or nothing was measured."""
+        """True if the median meets the target; None without a target or without samples."""
         if not self.samples or (self.at_least is None and self.at_most is None):
             return None
         middle = median(self.samples)
@@ -75,7 +71,7 @@ class Verdict:
 
 
 def ratio(ours: Figure, other: Figure, scale: float = 1.0) -> Samples:
-    """Round by round, ours in terms of the other; ``scale`` multiplies the other."""
+    """Divide ours by the other, round by round; ``scale`` multiplies the other."""
     return [mine / (theirs * scale) for mine, theirs in zip(ours.samples, other.samples, strict=True)]
 
 
@@ -84,7 +80,7 @@ class Report:
     """What one benchmark found."""
 
     benchmark: str
-    about: dict[str, Any] = field(default_factory=dict)  # the load, the rounds, whatever tells how it was measured
+    about: dict[str, Any] = field(default_factory=dict)  # the load, the rounds: how it was measured
     figures: list[Figure] = field(default_factory=list)
     verdicts: list[Verdict] = field(default_factory=list)
 
@@ -107,11 +103,8 @@ def interleave(
     """
     Take the samples of all sides, round by round, so that what slows the machine for a while slows each of them.
 
-    Every other round goes the other way round: no side always follows the same one. ``stepped`` is told what is
-    about to be measured.
-
-    Before each sample the system writes out all it has to (``settle``): else what one side left behind would hold up
-    the next.
+    Every other round runs in reverse, so that no side always follows the same one. ``stepped`` gets the key of what is
+    measured next. Before each sample the system writes out its buffers (``settle``), which would delay the next side.
     """
     for number in range(rounds):
         for figure, take in sides if number % 2 == 0 else reversed(sides):
@@ -132,7 +125,7 @@ SHARES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999, "max": 1.0}
 
 def percentile(ordered: Sequence[float], share: float) -> float:
     """
-    The smallest value that at least this share of all values does not exceed: one that was measured, never between two.
+    Return the smallest measured value that at least this share of all values does not exceed; never interpolates.
 
     Raises:
         ValueError: there are no values, or the share is not above 0 and at most 1.
@@ -144,6 +137,6 @@ def percentile(ordered: Sequence[float], share: float) -> float:
 
 
 def percentiles(values: Iterable[float]) -> dict[str, float]:
-    """The percentiles that are reported, by name."""
+    """Return the percentiles that are reported, by name."""
     ordered = sorted(values)
     return {name: percentile(ordered, share) for name, share in SHARES.items()}

@@ -1,9 +1,9 @@
 """
-Ends the processes and removes the directories of a benchmark that was killed and could not do so itself.
+Ends the processes and removes the directories of a benchmark that was killed.
 
-It is a process of its own, in a session of its own, that is told by lines what there is: ``+`` or ``-`` and a process
-group or a directory. When its standard input ends, what is left is left over. It imports next to nothing, so that it
-takes no share of what is measured.
+The janitor is a process in a session of its own. It reads lines, ``+`` or ``-`` and a process group or a directory, and
+cleans up what is left when its standard input ends. It imports next to nothing, so that it does not distort
+measurements.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from threading import Lock
 
 
 class Janitor:
-    """The other end: tells it what there is. It runs only while there is something."""
+    """Starts the janitor while there is something to clean up, and reports to it what there is."""
 
     def __init__(self) -> None:
         self._there: set[str] = set()
@@ -26,7 +26,7 @@ class Janitor:
         self._lock = Lock()  # several threads may measure
 
     def add(self, what: int | str) -> None:
-        """There is a process group, or a directory."""
+        """Report a process group or a directory."""
         with self._lock:
             if self._process is None:
                 command = [sys.executable, "-S", "-E", __file__]
@@ -34,33 +34,33 @@ class Janitor:
                     command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, bufsize=0, start_new_session=True
                 )
             self._there.add(str(what))
-            self._tell(f"+{what}\n")
+            self._write(f"+{what}\n")
 
     def remove(self, what: int | str) -> None:
-        """It is gone."""
+        """Report that it is gone."""
         with self._lock:
             if str(what) not in self._there:
                 return
             self._there.remove(str(what))
-            self._tell(f"-{what}\n")
+            self._write(f"-{what}\n")
             if not self._there and self._process is not None:
                 process, self._process = self._process, None
                 process.communicate()
 
-    def _tell(self, line: str) -> None:
+    def _write(self, line: str) -> None:
         assert self._process is not None
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(line.encode())
         except BrokenPipeError:
-            pass  # somebody ended it: then we have to do without
+            pass  # it was killed: continue without it
 
 
 JANITOR = Janitor()  # of this process
 
 
 def left_over(lines: Iterable[str]) -> list[str]:
-    """What was told of and is not gone, processes first; half a line is none."""
+    """Return what was added and not removed, processes first; an incomplete line does not count."""
     there: dict[str, None] = {}
     for line in lines:
         sign, what = line[:1], line[1:-1]
@@ -72,7 +72,7 @@ def left_over(lines: Iterable[str]) -> list[str]:
 
 
 def main() -> None:
-    """Wait for the end, then clean up."""
+    """Wait for the end of standard input, then clean up."""
     for what in left_over(sys.stdin):
         if what.isdigit():
             try:

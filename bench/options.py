@@ -1,10 +1,4 @@
-"""
-What all benchmarks are told besides their load, and how they tell how far they are.
-
-How far a benchmark is, alone or as a part of a whole.
-
-What a benchmark sends. Pure, but for the random bytes.
-"""
+"""What a benchmark gets: a load (what is sent), options (how it is run), and steps to report its progress."""
 
 from __future__ import annotations
 
@@ -31,13 +25,13 @@ def no_rivals(flush: str) -> Sequence[Rival]:
 
 
 class Steps(Protocol):
-    """The progress of a benchmark: first how many samples are to come, then each as it begins."""
+    """Receives the progress of a benchmark: first how many samples are to come, then each as it begins."""
 
     def expect(self, more: int) -> None:
-        """So many samples more are to come."""
+        """Announce further samples."""
 
     def __call__(self, what: str) -> None:
-        """The next one begins."""
+        """Begin the next sample."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +46,7 @@ class Options:
 
     @contextmanager
     def ground(self, flush: str | None = None) -> Iterator[str]:
-        """The address of a broker for one sample."""
+        """Give the address of a broker for one sample."""
         if self.broker is not None:
             yield self.broker
             return
@@ -72,18 +66,18 @@ class Counted:
         self._begun = 0
 
     def expect(self, more: int) -> None:
-        """So many samples more are to come."""
+        """Announce further samples."""
         self._expected += more
 
     def __call__(self, what: str) -> None:
-        """The next one begins."""
+        """Begin the next sample."""
         done = self._begun / max(self._expected, self._begun, 1)
         self._begun += 1
         self._show(done, what)
 
 
 class Whole:
-    """Several benchmarks, each about as long as its weight says; several threads may have one each."""
+    """Adds up the progress of several benchmarks, each as long as its weight says; each may run in its own thread."""
 
     def __init__(self, show: Show, weights: Sequence[float]) -> None:
         self._show = show
@@ -93,18 +87,18 @@ class Whole:
         self._is_stopped = False
 
     def part(self, number: int) -> Counted:
-        """The steps of one of them."""
-        return Counted(lambda done, what: self._told(number, done, what))
+        """Return the steps of one of them."""
+        return Counted(lambda done, what: self._shown(number, done, what))
 
     def ended(self, number: int) -> None:
-        """One of them is over, whatever it said."""
+        """Count one of them as finished."""
         self._done[number] = 1.0
 
     def stop(self) -> None:
-        """Let those that run end at their next sample, by a :class:`BenchError` there."""
+        """End those that run at their next sample, by a :class:`BenchError`."""
         self._is_stopped = True
 
-    def _told(self, number: int, done: float, what: str) -> None:
+    def _shown(self, number: int, done: float, what: str) -> None:
         if self._is_stopped:
             raise BenchError("it was interrupted")
         with self._lock:
@@ -115,7 +109,7 @@ class Whole:
 
 @dataclass(frozen=True)
 class Load:
-    """So many messages of so many bytes, all different, and how they are sent."""
+    """Messages to send, all different, and how they are sent."""
 
     messages: int = 1_000_000
     size: int = 100
@@ -129,7 +123,7 @@ class Load:
     keys: bool = False  # each message has a key of its own
 
     def share(self, part: int) -> Load:
-        """What the producer of this number sends: the first get one message more where it does not divide."""
+        """Return what one producer sends: the first ones get one message more if it does not divide."""
         whole, rest = divmod(self.messages, self.producers)
         return dataclasses.replace(self, messages=whole + (part < rest), producers=1)
 
@@ -139,7 +133,7 @@ class Load:
         return os.urandom(self.messages + self.size)
 
     def bodies(self) -> list[list[bytes]]:
-        """All bodies, in lists of ``batch``; made before any clock runs."""
+        """Make all bodies, in lists of ``batch``, before any clock runs."""
         noise, size = self._noise, self.size
         return [
             [noise[i : i + size] for i in range(start, min(start + self.batch, self.messages))]

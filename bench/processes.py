@@ -1,11 +1,8 @@
 """
-The processes of a benchmark: broker and clients, started, told to begin, asked what they found, and always ended.
+The processes of a benchmark, both ends: broker and clients are started, given orders, asked for results, always ended.
 
-A client is a module with a ``main`` (see :mod:`rmq.bench.processes`): it gets its orders as JSON, says ``{"ready":
-...}``
-when all is prepared, waits for a line on its standard input, does its work and says what it found, each a line of JSON.
-
-The other end of :mod:`rmq.bench.processes`: what a client of a benchmark begins and ends with.
+A client is a module with a ``main``. It gets its orders as JSON, prints ``{"ready": ...}`` when everything is prepared,
+waits for a line on standard input (the start signal), does its work and prints its results, each as a line of JSON.
 """
 
 from __future__ import annotations
@@ -38,21 +35,21 @@ START_S = 60.0
 WORK_S = 600.0
 STOP_S = 30.0
 LEAST = 512 << 20  # bytes of disk that a broker should find: it takes no messages where half of it is left
-LOOK_S = 0.5  # how often one who waits looks whether that is in vain
+LOOK_S = 0.5  # how often a wait checks that it can still end
 
 
 class BenchError(Exception):
-    """A benchmark cannot go on; the text is one sentence for whoever started it."""
+    """A benchmark cannot continue; the text is one sentence for the user."""
 
 
 class Child:
-    """A process that says lines on its standard output."""
+    """A process of ours that prints lines and reads lines."""
 
     def __init__(
         self, name: str, command: Sequence[str], folder: Path | None = None, needs: Child | None = None
     ) -> None:
         self.name = name
-        self._needs = needs  # without it nothing would ever be said
+        self._needs = needs  # without it there would never be a line
         # A group of its own: Ctrl-C is for the benchmark, which then ends its processes in order.
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, cwd=folder, process_group=0
@@ -62,11 +59,11 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Its number."""
+        """Its process id."""
         return self.process.pid
 
     def line(self, timeout_s: float) -> str:
-        """The next line that it says."""
+        """Return the next line that it prints."""
         assert self.process.stdout is not None
         until = time.monotonic() + timeout_s
         while b"\n" not in self._unread:
@@ -84,29 +81,29 @@ class Child:
         line, _, self._unread = self._unread.partition(b"\n")
         return line.decode() + "\n"
 
-    def told(self, timeout_s: float = WORK_S) -> dict[str, Any]:
-        """The next line as what it means."""
-        told = json.loads(self.line(timeout_s))
-        assert isinstance(told, dict)
-        return told
+    def reply(self, timeout_s: float = WORK_S) -> dict[str, Any]:
+        """Return the next line, decoded."""
+        reply = json.loads(self.line(timeout_s))
+        assert isinstance(reply, dict)
+        return reply
 
     def go(self) -> None:
-        """Let it begin."""
+        """Send the start signal."""
         assert self.process.stdin is not None
         self.process.stdin.write(b"go\n")
 
-    def tell(self, **what: Any) -> None:
-        """A line to it, beside the word to begin."""
+    def send(self, **what: Any) -> None:
+        """Send it a line."""
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(what).encode() + b"\n")
 
     def kill(self) -> None:
-        """End it as a crash would."""
+        """Kill it, as a crash would."""
         self.process.kill()
         self.process.wait()
 
     def stop(self, timeout_s: float = STOP_S) -> None:
-        """Ask it to end, and see to it that it does."""
+        """Ask it to end, and kill it if it does not."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         try:
@@ -115,7 +112,7 @@ class Child:
             self.kill()
 
     def close(self) -> None:
-        """Stop, and give back what is open."""
+        """Stop it, and close its streams."""
         self.stop()
         JANITOR.remove(self.pid)
         for stream in (self.process.stdin, self.process.stdout):
@@ -126,7 +123,7 @@ class Child:
                     pass
 
     def memory_mb(self, what: str = "VmRSS") -> float:
-        """Its resident memory in units of 10**6 bytes; ``VmHWM`` for the most it ever had."""
+        """Return its resident memory in units of 10**6 bytes; ``VmHWM``: the maximum so far."""
         status = Path(f"/proc/{self.pid}/status").read_text()
         return int(re.search(rf"^{what}:\s+(\d+) kB$", status, re.MULTILINE)[1]) * 1024 / 1e6  # type: ignore[index]
 
@@ -138,7 +135,7 @@ class BrokerProcess(Child):
     """
     A broker with its own port; ``ready_s`` is how long its start took.
 
-    It logs errors only: being stopped under clients, or a torn end of its log, is what benchmarks do to it.
+    It logs errors only: benchmarks stop it under its clients and tear the end of its log.
     """
 
     def __init__(self, data_dir: Path, flush: str = "async", *options: str) -> None:
@@ -162,14 +159,14 @@ class BrokerProcess(Child):
         _brokers[self.address] = self
 
     def close(self) -> None:
-        """The same as of others; its clients are gone by now."""
+        """Stop it; its clients are gone by now."""
         _brokers.pop(getattr(self, "address", ""), None)
         super().close()
 
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """A directory that is removed in the end."""
+    """Create a directory that is removed after the block."""
     folder = tempfile.mkdtemp(prefix="rmq-bench-")
     JANITOR.add(folder)
     try:
@@ -181,7 +178,7 @@ def scratch() -> Iterator[Path]:
 
 @contextmanager
 def own_broker(flush: str, *options: str) -> Iterator[BrokerProcess]:
-    """A broker in a directory of its own."""
+    """Start a broker in a directory of its own."""
     with scratch() as folder:
         broker = BrokerProcess(folder, flush, *options)
         try:
@@ -193,11 +190,10 @@ def own_broker(flush: str, *options: str) -> Iterator[BrokerProcess]:
 @contextmanager
 def worker_process(module: str, folder: Path | None = None, /, **orders: Any) -> Iterator[Child]:
     """
-    A client: the module's ``main`` with these orders, which has yet to say that it is ready.
+    Start a client, the module's ``main`` with these orders; it has yet to report that it is ready.
 
-    The module is found in the installed package, or in a folder that is given.
-
-    Where they name a broker of ours, its end is the end of waiting for the client.
+    The module is found in the installed package, or in a folder that is given. If the orders name a broker of ours and
+    the broker ends, waiting for the client ends, too.
     """
     broker = _brokers.get(orders.get("address", ""))
     name = " ".join([module.rpartition(".")[2], *([orders["role"]] if "role" in orders else [])])
@@ -210,51 +206,51 @@ def worker_process(module: str, folder: Path | None = None, /, **orders: Any) ->
 
 @contextmanager
 def worker(module: str, folder: Path | None = None, /, **orders: Any) -> Iterator[Child]:
-    """The same, ready to begin."""
+    """Start a client that is ready to begin."""
     with worker_process(module, folder, **orders) as child:
-        child.told(START_S)
+        child.reply(START_S)
         yield child
 
 
 def free_memory() -> int:
-    """How many bytes of memory the machine has for us."""
+    """Return how many bytes of memory are available."""
     found = re.search(r"^MemAvailable:\s+(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE)
     assert found is not None
     return int(found[1]) * 1024
 
 
 def free_bytes(folder: Path) -> int:
-    """How much room the disk has for us."""
+    """Return how many bytes are free on the disk of a folder."""
     room = os.statvfs(folder)
     return room.f_bavail * room.f_frsize
 
 
 def say(**what: Any) -> None:
-    """One line to whoever started us."""
+    """Print one line for the parent process."""
     sys.stdout.write(json.dumps(what) + "\n")
     sys.stdout.flush()
 
 
 def settle() -> None:
     """
-    Take what was made before the clock out of the garbage collector's sight.
+    Hide everything made before the clock from the garbage collector.
 
-    A program that makes its messages as it goes does not burden the collector with a million of them. So that all are
-    measured alike, those that send by ours, to the floor and by other brokers' clients do this; what they make later is
-    collected as ever.
+    A program that makes its messages as it goes does not burden the collector with a million of them. All senders do
+    this, ours, the floor's and those of other brokers, so that they are measured alike; later objects are collected as
+    usual.
     """
     gc.collect()
     gc.freeze()
 
 
 def wait_for_go() -> None:
-    """Say that all is prepared, and wait for the word; blocks, since nothing else is to happen meanwhile."""
+    """Report that everything is prepared, and block until the start signal."""
     say(ready=True)
     sys.stdin.readline()
 
 
 async def go() -> None:
-    """The same while the loop goes on: connections answer pings."""
+    """The same while the loop keeps running: connections answer pings."""
     say(ready=True)
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
 
@@ -263,7 +259,7 @@ def run(main: Callable[..., Coroutine[Any, Any, None]]) -> None:
     """
     Run the client on uvloop with the orders of the command line.
 
-    What a broker or a machine can cause ends it with one line; all else is a defect, and shown as one.
+    What a broker or a machine can cause ends it with one line; everything else is a defect, with its traceback.
     """
     try:
         uvloop.run(main(**json.loads(sys.argv[1])))
@@ -284,7 +280,7 @@ def roles(**mains: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Co
 
 
 def first_leaf(error: BaseException) -> BaseException:
-    """The first that is no group: of tasks that fail together it is the cause."""
+    """Return the first error that is not a group: of tasks that fail together it is the cause."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error

@@ -1,10 +1,8 @@
 """
-``rmq-bench all``: every benchmark with the loads that the targets name, and a table of the targets in the end.
+The catalog of benchmarks, and ``rmq-bench all``: every benchmark with the loads that the targets name.
 
-One list says which targets come from which command line. A benchmark that cannot go on does not end the others: its
-targets are not shown, for the reason it gave.
-
-Which benchmarks there are, what each does unless told otherwise, and what of a load it heeds.
+One list maps command lines to targets. A benchmark that fails does not end the others: its targets are not shown, for
+the reason it gave.
 """
 
 from __future__ import annotations
@@ -42,7 +40,7 @@ class Measure(Protocol):
     """The function ``measure`` of a benchmark; it may take more by name."""
 
     def __call__(self, load: Load, options: Options, steps: Steps, /, **more: Any) -> Report:
-        """Take all samples of all figures; what was found."""
+        """Take all samples of all figures, and return what was found."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +48,7 @@ class Benchmark:
     """One of them: its name, its defaults, and the module whose ``measure`` takes its samples."""
 
     name: str  # as it is typed: "end-to-end"
-    heeds: tuple[str, ...] = LOAD  # the fields of a load that make a difference to it
+    heeds: tuple[str, ...] = LOAD  # the fields of a load that make a difference
     load: Load = dataclasses.field(default_factory=Load)
     flush: str | None = "async"  # of the broker that it starts; None: not to be chosen
     takes_broker: bool = True  # whether a broker that runs will do
@@ -63,11 +61,11 @@ class Benchmark:
         return self.place or f"rmq.bench.loads.{self.name.replace('-', '_')}"
 
     def measure(self, load: Load, options: Options, steps: Steps, **more: Any) -> Report:
-        """Run it; of the load it tells what it heeds, and a quick run shows no target as met or not."""
+        """Run it. The report names what it heeds of the load; a quick run shows no target as met or missed."""
         module = importlib.import_module(self.module)
         report = cast(Measure, module.measure)(load, options, steps, **more)
-        load_told = report.about.get("load", {})
-        report.about["load"] = {name: value for name, value in load_told.items() if name in self.heeds}
+        load_used = report.about.get("load", {})
+        report.about["load"] = {name: value for name, value in load_used.items() if name in self.heeds}
         if options.quick:
             report.verdicts = [unjudged(verdict) for verdict in report.verdicts]
         return report
@@ -89,7 +87,7 @@ CATALOG = {
 
 
 def quickly(load: Load) -> Load:
-    """The same load with few messages and processes."""
+    """Return the same load with few messages and processes."""
     return dataclasses.replace(
         load,
         messages=min(load.messages, QUICK_MESSAGES),
@@ -99,7 +97,7 @@ def quickly(load: Load) -> Load:
 
 
 def unjudged(verdict: Verdict) -> Verdict:
-    """The same target after a run that says nothing about it."""
+    """Return the same target after a run too small to judge it."""
     return dataclasses.replace(verdict, samples=[], why_not=verdict.why_not or TOO_SMALL)
 
 
@@ -121,15 +119,15 @@ class PlannedRun:
     shares_log: bool = False  # the long log of one is there for the next
 
     def options(self, options: Options) -> Options:
-        """How it is run; the targets name the durability."""
+        """Return how it is run; the targets name the durability."""
         return replace(options, flush=self.flush or self.benchmark.flush or options.flush)
 
     def loaded(self, options: Options) -> Load:
-        """Its load, small where it is to be quick."""
+        """Return its load, small for a quick run."""
         return quickly(self.load) if options.quick else self.load
 
     def command_line(self, options: Options) -> str:
-        """What is to be typed to repeat it alone."""
+        """Return the command line that repeats it alone."""
         usual, load = self.benchmark.load, self.loaded(options)
         usual = quickly(usual) if options.quick else usual
         words = ["rmq-bench", self.benchmark.name]
@@ -173,7 +171,7 @@ ENTRIES = (
 
 
 def about_machine() -> dict[str, Any]:
-    """What numbers depend on, and how long the disk takes to sync an append."""
+    """Return what numbers depend on, and how long the disk takes to sync an append."""
     from .floor import floor
 
     return {
@@ -188,7 +186,7 @@ def about_machine() -> dict[str, Any]:
 
 @dataclass
 class FinishedRun:
-    """What came of an entry: a report, or why there is none."""
+    """The result of a planned run: a report, or why there is none."""
 
     entry: PlannedRun
     line: str
@@ -197,7 +195,7 @@ class FinishedRun:
     why_not: str = ""
 
     def as_text(self) -> str:
-        """For people: the command line, and what it found."""
+        """Format the command line and what it found."""
         found = f"not shown: {self.why_not}\n" if self.why_not else as_text(self.report)
         return f"$ {self.line}\n{found}"
 
@@ -209,7 +207,7 @@ class FinishedRun:
 
 @dataclass
 class Suite:
-    """All of them, one after the other."""
+    """Runs all benchmarks, one after the other."""
 
     options: Options
     entries: Sequence[PlannedRun] = ENTRIES
@@ -220,11 +218,10 @@ class Suite:
 
     def parts(self, show: Show) -> Generator[FinishedRun, None, None]:
         """
-        Run each in turn, and tell what came of it; ``show`` is told how far all of them are.
+        Run each in turn and yield its result; ``show`` gets the progress of all of them.
 
-        On a machine that is too slow for all of it the later ones have fewer rounds, which their command lines say.
-
-        Quick runs measure nothing, so some of them go on at once, the longest first, and are told of as they end.
+        On a machine that is too slow for all of it the later ones have fewer rounds, as their command lines say. Quick
+        runs measure nothing, so some run at once, the longest first, and are yielded as they end.
         """
         began = self.clock()
         show(0.0, "machine")
@@ -257,25 +254,25 @@ class Suite:
             whole.ended(number)
 
     def _rounds(self, number: int, elapsed_s: float) -> int:
-        """How often the samples of an entry are taken: less where this machine is too slow for all of it."""
+        """Return how often samples are taken: less often if this machine is too slow for all of it."""
         expected_s = sum(part.entry.about_s * part.rounds for part in self.done)  # times 5
         pace = max(1.0, elapsed_s * ROUNDS / expected_s) if expected_s else 1.0
         needed_s = pace * sum(entry.about_s for entry in self.entries[number:]) * self.options.rounds / ROUNDS
         return rounds_within(WITHIN_S - elapsed_s, needed_s, self.options.rounds)
 
     def verdicts(self) -> list[Verdict]:
-        """What was found about every target, in their order; one that nothing was found about is not shown."""
+        """Return the verdicts in the order of the targets; a target without one is not shown."""
         found = [verdict for part in self.done for verdict in part.report.verdicts]
         judged = {_target(verdict) for verdict in found}
         missing = [
             Verdict(target, "-", why_not="no benchmark was run for it") for target in TARGETS if target not in judged
         ]
-        # Sorting keeps the order of equals; what is no target of the list comes last.
+        # Sorting keeps the order of equals; verdicts about other targets come last.
         order = {target: number for number, target in enumerate(TARGETS)}
         return sorted([*found, *missing], key=lambda verdict: order.get(_target(verdict), len(order)))
 
     def as_text(self) -> str:
-        """The summary, for people."""
+        """Format the summary."""
         about = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in self.about.items())
         quick = "These were quick runs: the numbers mean nothing.\n" if self.options.quick else ""
         return f"{'-' * COLUMNS}\n{about}\n{quick}\n{verdicts_text(self.verdicts())}"
@@ -297,14 +294,14 @@ def _target(verdict: Verdict) -> str:
 
 
 def rounds_within(left_s: float, needed_s: float, rounds: int) -> int:
-    """As many rounds as there is time for, one at least."""
+    """Return as many rounds as there is time for, at least one."""
     return rounds if needed_s <= left_s else max(1, int(rounds * left_s / needed_s))
 
 
 def _together(
     run: Callable[[int], FinishedRun], numbers: Iterable[int], whole: Whole
 ) -> Generator[FinishedRun, None, None]:
-    """Some at once, as they end; whoever stops early waits for those that run to end what they started."""
+    """Run some at once and yield them as they end; closing early waits until running ones have cleaned up."""
     pool = ThreadPoolExecutor(AT_ONCE)
     try:
         for done in as_completed([pool.submit(run, number) for number in numbers]):

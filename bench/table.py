@@ -1,7 +1,7 @@
 """
-What a benchmark found, as text for people: figures, then targets with what was found. Pure.
+Formats a report as text: figures, then targets with what was found. Pure.
 
-Everything fits into 80 columns: what was measured and what was found is wrapped where there is no room.
+Everything fits into 80 columns; what was measured and what was found is wrapped if there is no room.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ COLUMNS = 80
 # Where a row is too long, these are wrapped, the first one first, and none to less than this.
 _LEAST = {"target": 17, "durability": 12, "what": 16, "found": 16}
 _GAP = "  "
-_OFTEN = 3  # a reason that is given more often, or is the only one, is told once below the table
+_OFTEN = 3  # a reason that occurs more often, or is the only one, is printed once below the table
 _ROUNDS = "ms, of all rounds"
 _LEFT = {"target", "what", "durability", "unit", "wanted", "result", "found", _ROUNDS}
 
@@ -35,8 +35,8 @@ def as_text(report: Report) -> str:
 def heading(report: Report) -> str:
     """Which benchmark it was, and how it was measured; what is nested or nothing is for programs only."""
     about = {**report.about.get("load", {}), **report.about}
-    told = described({name: value for name, value in about.items() if value and isinstance(value, int | float | str)})
-    return _wrapped(f"{report.benchmark}: {told}" if told else report.benchmark, "  ")
+    words = described({name: value for name, value in about.items() if value and isinstance(value, int | float | str)})
+    return _wrapped(f"{report.benchmark}: {words}" if words else report.benchmark, "  ")
 
 
 def described(about: Mapping[str, Any]) -> str:
@@ -45,7 +45,7 @@ def described(about: Mapping[str, Any]) -> str:
 
 
 def figures_text(figures: Sequence[Figure]) -> str:
-    """A line for each figure: its median and its spread, beside the durability it was taken with."""
+    """Format a line for each figure: its durability, median and spread."""
     rows = [(figure.meaning, figure.flush or "-", *_spread(figure.samples), figure.unit) for figure in figures]
     return _table(("what", "durability", "median", "min", "max", "unit"), rows)
 
@@ -65,10 +65,10 @@ def verdicts_text(verdicts: Sequence[Verdict]) -> str:
         if not verdict.samples:
             notes[place] = f"not shown: {verdict.why_not or 'nothing was measured'}"
     usual, times = Counter(notes.values()).most_common(1)[0] if notes else ("", 0)
-    is_told_once = times > _OFTEN or 1 < times == len(notes)
-    beside = {place: note for place, note in notes.items() if note != usual or not is_told_once}
-    table = _table(("target", "what", "found", "wanted", "result"), rows, beside)
-    return table + _wrapped(usual, "  ") if is_told_once else table
+    is_printed_once = times > _OFTEN or 1 < times == len(notes)
+    below = {place: note for place, note in notes.items() if note != usual or not is_printed_once}
+    table = _table(("target", "what", "found", "wanted", "result"), rows, below)
+    return table + _wrapped(usual, "  ") if is_printed_once else table
 
 
 def found(verdict: Verdict) -> str:
@@ -125,7 +125,7 @@ def _value(value: Any) -> str:
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], notes: Mapping[int, str] | None = None) -> str:
-    """Aligned columns; texts are wrapped where there is no room, and a note stands below its row."""
+    """Align columns; texts are wrapped if there is no room, and a note is printed below its row."""
     if not rows:
         return ""
     titles = [name.upper() for name in columns]

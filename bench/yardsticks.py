@@ -26,7 +26,7 @@ class Floor(Protocol):
 
 
 def machine() -> Floor:
-    """The floor of this machine."""
+    """Return the floor of this machine."""
     from .floor import floor
 
     return floor
@@ -44,7 +44,7 @@ class Rival(Protocol):
 
     @property
     def durability(self) -> str:
-        """In a few words, to stand beside every figure."""
+        """In a few words, shown with every figure."""
 
     @property
     def why_not(self) -> str:
@@ -66,9 +66,9 @@ class Rival(Protocol):
 
 class Tried:
     """
-    A sample of something that is not ours, whose failure must not end the run: ``why_not`` tells of it.
+    Takes samples of something that is not ours, whose failure must not end the run: ``why_not`` has the reason.
 
-    After a failure it is not tried again, and what it gives means nothing.
+    After a failure it is not tried again, and its samples mean nothing.
     """
 
     def __init__(self, take: Callable[[], float]) -> None:

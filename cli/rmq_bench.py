@@ -1,9 +1,8 @@
 """
-``rmq-bench``: how fast it is here, through the public API and with every check on.
+``rmq-bench``: measures this machine through the public API, with every check on.
 
-The options of ``rmq-bench``: a benchmark has those that make a difference to it, with its own defaults.
-
-The progress bar of ``rmq-bench``: on standard error, where somebody looks; elsewhere nothing.
+Each command takes the options that make a difference to its benchmark, with the benchmark's own defaults. Progress is
+shown on standard error if that is a terminal.
 """
 
 from __future__ import annotations
@@ -32,13 +31,13 @@ if TYPE_CHECKING:
 
 
 def rounds_option(default: int) -> Decorator:
-    """How often."""
+    """Make the option that says how often."""
     text = f"Samples of each figure; they take turns.  [default: {default}, with --quick 1]"
     return click.option("--rounds", type=click.IntRange(1), help=text)
 
 
 quick_option: Decorator = click.option(
-    "--quick", is_flag=True, help="Small and once, to see that it works; such numbers mean nothing."
+    "--quick", is_flag=True, help="Small and once, to see that it works; the numbers mean nothing."
 )
 
 
@@ -47,22 +46,22 @@ _MAX_PROCESSES = 64
 _SUBJECTS: dict[str, tuple[click.IntRange, str]] = {
     "messages": (click.IntRange(1), "Messages of a sample."),
     "size": (click.IntRange(1, 1 << 22), "Bytes of each message."),
-    "batch": (click.IntRange(1), "Messages a send call."),
+    "batch": (click.IntRange(1), "Messages per send call."),
     "queues": (click.IntRange(1, MAX_QUEUES), "Queues of the topic."),
     "producers": (click.IntRange(1, _MAX_PROCESSES), "Processes that send."),
     "consumers": (click.IntRange(1, _MAX_PROCESSES), "Processes that consume."),
-    "in_flight": (click.IntRange(1), "Send calls of a process that wait for their answer at once."),
+    "in_flight": (click.IntRange(1), "Send calls of a process in flight at once."),
     "connections": (click.IntRange(1), "Connections of each process that sends."),
-    "tags": (click.IntRange(0), "So many tags take turns; 0: no message has one."),
+    "tags": (click.IntRange(0), "Number of tags that take turns; 0: no message has one."),
 }
 
 
 def load_options(benchmark: Benchmark) -> Decorator:
     """
-    The options of a benchmark, but for ``--json`` and those of logging.
+    Make the options of a benchmark, except ``--json`` and those of logging.
 
-    All of them take the same ones, so that one line of options does for each; what makes no difference to one is not
-    in its help, and :func:`unheeded` says so.
+    All benchmarks take the same ones, so that one line of options works for each; those that make no difference to it
+    are not in its help, and :func:`unheeded` names them.
     """
     made = [_of_load(name, benchmark) for name in (*LOAD, *EXTRA) if name in (*LOAD, *benchmark.heeds)]
     made += [_flush(benchmark), *([_broker] if benchmark.takes_broker else [])]
@@ -70,13 +69,13 @@ def load_options(benchmark: Benchmark) -> Decorator:
 
 
 def unheeded(benchmark: Benchmark, given: dict[str, Any]) -> list[str]:
-    """The options that were given and make no difference."""
+    """Return the options that were given and make no difference."""
     names = [name for name in LOAD if name not in benchmark.heeds] + ([] if benchmark.flush else ["flush"])
     return [f"--{_typed(name)}" for name in names if given[name] is not None]
 
 
 def together(*options: Decorator) -> Decorator:
-    """Several options as one, in this order."""
+    """Combine several options, in this order."""
 
     def decorate(callback: Callable[..., Any]) -> Callable[..., Any]:
         for option in reversed(options):
@@ -89,12 +88,12 @@ def together(*options: Decorator) -> Decorator:
 _broker: Decorator = click.option(
     "--broker",
     metavar="HOST:PORT",
-    help="A broker that runs already; without, each sample has one of its own.",
+    help="A broker that already runs; by default each sample has one of its own.",
 )
 
 
 def load_of(benchmark: Benchmark, given: dict[str, Any]) -> Load:
-    """The load that was asked for; what was not is the benchmark's own, and small where it is to be quick."""
+    """Return the load: what was given, else the benchmark's own, which is small for a quick run."""
     load = quickly(benchmark.load) if given["quick"] else benchmark.load
     asked = {name: given[name] for name in benchmark.heeds if given[name] is not None}
     return dataclasses.replace(load, **asked)
@@ -102,10 +101,10 @@ def load_of(benchmark: Benchmark, given: dict[str, Any]) -> Load:
 
 def options_of(benchmark: Benchmark, given: dict[str, Any]) -> Options:
     """
-    How it is to be run; a broker that runs is asked how durable what it acknowledges is.
+    Return how it is run; a broker that already runs is asked for its durability.
 
     Raises:
-        click.UsageError: durability was asked for of a broker that runs.
+        click.UsageError: ``--flush`` was given for a broker that already runs.
     """
     broker, flush = given.get("broker"), given.get("flush")
     if broker is not None and flush is not None:
@@ -140,7 +139,7 @@ _WIDTH = 24
 
 
 class BenchBar:
-    """Shows which part of a whole is done, and what is measured now."""
+    """Shows how much is done, and what is measured now."""
 
     def __init__(self) -> None:
         self._bar: ProgressBar[int] | None = None
@@ -154,11 +153,11 @@ class BenchBar:
     def __exit__(self, *_error: object) -> None:
         if self._bar is not None:
             self._clear()
-            sys.stderr.write("\x1b[?25h")  # the bar hides the cursor; its own end would leave a line behind
+            sys.stderr.write("\x1b[?25h")  # the bar hides the cursor; its own end would leave an extra line
             sys.stderr.flush()
 
     def __call__(self, done: float, what: str) -> None:
-        """Draw it anew."""
+        """Redraw it."""
         if self._bar is not None:
             self._bar.label = _label(what)
             self._bar.update(round(done * _PARTS) - self._bar.pos)
@@ -166,7 +165,7 @@ class BenchBar:
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """Within the block there is room for lines of text; afterwards the bar is there again."""
+        """Make room for lines of text within the block, then show the bar again."""
         self._clear()
         yield
         if self._bar is not None:
@@ -195,13 +194,13 @@ def _label(what: str) -> str:
 @version_option
 def command() -> None:
     """
-    Measure this machine: what it takes to send, to consume, to wake up, to fail over, to start again.
+    Measure throughput, latency, failover and recovery on this machine.
 
     Everything goes through the public API, every check is on, and no two messages are alike. Clients are processes of
-    their own. Each figure is taken several times, in turns with those it is compared with, and the middle one is told
-    with the spread. Numbers of different machines say little about each other.
+    their own. Each figure is taken several times, in turns with those it is compared with, and shown as median and
+    spread. Numbers of different machines say little about each other.
 
-    A target that is not met is no failure: the exit code is 0 whenever everything was measured.
+    The exit code is 0 whenever everything was measured, also if a target was missed.
     """
 
 
@@ -260,7 +259,7 @@ def _benchmark(name: str, examples: str, *more: Callable[..., Any]) -> Callable[
 )
 def produce() -> None:
     """
-    Processes send; the clock stops with the last receipt.
+    Measure sending; the clock stops with the last receipt.
 
     Three times: with Message objects made before the clock, made inside it, and by send_bodies.
     """
@@ -274,7 +273,7 @@ def produce() -> None:
     """,
 )
 def consume() -> None:
-    """Consumers catch up with a backlog that was sent before the clock."""
+    """Measure consumers that catch up with a backlog, which was sent before the clock."""
 
 
 @_benchmark(
@@ -286,7 +285,7 @@ def consume() -> None:
 )
 def end_to_end() -> None:
     """
-    Processes send while others consume in order, message by message.
+    Measure processes that send while others consume in order, message by message.
 
     The rate is messages / (last one consumed - first one sent).
     """
@@ -301,7 +300,7 @@ def end_to_end() -> None:
 )
 def latency() -> None:
     """
-    How long a message is under way: to an idle consumer, at a steady rate, and beside a flood.
+    Measure latencies: of single sends, to a parked consumer, at a steady rate, and of pings during a flood.
 
     Every message has a time at which it is due, and its latency counts from then, also when it is sent later.
     """
@@ -317,7 +316,7 @@ def latency() -> None:
 )
 def failover() -> None:
     """
-    Consumers are killed, stopped and added under load; how long are their queues without one?
+    Measure how long queues are without a consumer when one is killed, stopped or added under load.
 
     Everything is at default settings. Each round lets a consumer join, stops the oldest (SIGTERM), lets one join, and
     kills the oldest (SIGKILL).
@@ -332,7 +331,7 @@ def failover() -> None:
     """,
 )
 def scale() -> None:
-    """What many queues, many connections and a long log cost, batches being the same."""
+    """Measure what many queues, many connections and a long log cost, with batches of the same size."""
 
 
 @_benchmark(
@@ -343,7 +342,7 @@ def scale() -> None:
     """,
 )
 def recovery() -> None:
-    """How long a broker with a long log takes to start: after a clean stop, and after kill -9."""
+    """Measure how long a broker with a long log takes to start, after a clean stop and after kill -9."""
 
 
 @_benchmark(
@@ -355,10 +354,10 @@ def recovery() -> None:
 )
 def limit() -> None:
     """
-    What this machine can do at best: bare loops of sending and consuming, a sync of the disk, an echo.
+    Measure what this machine can do at best: bare loops of sending and consuming, a sync of the disk, an echo.
 
     A bare loop packs, sends, appends and unpacks the same batches and does nothing else; another one only moves the
-    same bytes through a socket into a file. Then fdatasync alone, and an empty echo.
+    same bytes through a socket into a file. Also fdatasync alone, and an empty echo.
     """
 
 
@@ -380,8 +379,8 @@ def every(as_json: bool, rounds: int | None, quick: bool) -> None:
     Run every benchmark with the loads that the targets P1 to P10 name, and end with a table of the targets.
 
     It takes up to 20 minutes on two cores, with --quick less than one. The command line of each part is printed, so
-    that it can be repeated alone. Where one of them fails its targets are not shown, the others go on, and the exit
-    code is 3 in the end. It is 0 also where targets are not met.
+    that it can be repeated alone. If one of them fails, its targets are not shown, the others continue, and the exit
+    code is 3 in the end. It is 0 also if targets are missed.
     """
     from rmq.bench.options import Options
     from rmq.bench.suite import Suite
@@ -400,12 +399,12 @@ def every(as_json: bool, rounds: int | None, quick: bool) -> None:
 
 @contextmanager
 def ended_well() -> Iterator[None]:
-    """Turn what a benchmark raises into one line; SIGTERM ends it as Ctrl-C does, and none of them twice."""
+    """Turn what a benchmark raises into one line; SIGTERM ends it like Ctrl-C, and a second signal is ignored."""
     from rmq.bench.processes import BenchError
 
     def interrupt(number: int, _frame: object) -> None:
         for again in before:
-            signal.signal(again, signal.SIG_IGN)  # the rest is ended in order, and that does not take long
+            signal.signal(again, signal.SIG_IGN)  # the rest ends in order, and soon
         raise KeyboardInterrupt
 
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
@@ -416,7 +415,7 @@ def ended_well() -> Iterator[None]:
     except BenchError as error:
         raise Failure(str(error), exit_codes.FAILURE) from error
     except KeyboardInterrupt:
-        text = "interrupted: all that was started is ended, and its files are removed"
+        text = "interrupted: every process was ended, and its files were removed"
         raise Failure(text, exit_codes.INTERRUPTED) from None
     finally:
         for number, handler in before.items():

@@ -1,1 +1,1 @@
-"""What the machine allows without a broker."""
+"""The least that a broker in Python could do: what ours is measured against."""

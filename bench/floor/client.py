@@ -1,5 +1,5 @@
 """
-The clients of the floor: each prepares, warms up, waits for the word, and says how long the work took.
+Clients of the floor: each prepares, warms up, waits for the start signal, and reports how long its work took.
 
 ``produce`` packs lists of bodies, keeps so many batches in flight, and waits for all answers; ``consume`` pulls them
 from all queues at once and awaits an ``async def`` listener for each message; ``echo`` sends empty frames one at a

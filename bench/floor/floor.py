@@ -1,5 +1,5 @@
 """
-What this machine allows a message loop in Python, by which our broker is measured: servers and clients of the least.
+Measures the least that a message loop in Python costs on this machine, which our broker is compared with.
 
 - The *floor* packs, sends, appends and unpacks the same batches as a broker, on uvloop and msgpack, and nothing else:
   no check, no CRC, no recovery, no index on disk.
@@ -71,7 +71,7 @@ def echo_ms(times: int = 5_000) -> float:
     """Milliseconds of a round trip of an empty msgpack frame between two processes, one at a time: the median."""
     with _server("echo") as ports, worker(CLIENT, what="echo", ports=ports, times=times) as client:
         client.go()
-        return float(client.told()["took"]) * 1e3
+        return float(client.reply()["took"]) * 1e3
 
 
 @contextmanager
@@ -89,7 +89,7 @@ def _server(what: str, **orders: Any) -> Iterator[dict[str, int]]:
     """The ports of a server of ours."""
     child = Child(f"{what} server", [sys.executable, "-m", SERVER, json.dumps({"what": what, **orders})])
     try:
-        yield child.told(START_S)["ports"]
+        yield child.reply(START_S)["ports"]
     finally:
         child.close()
 
@@ -97,7 +97,7 @@ def _server(what: str, **orders: Any) -> Iterator[dict[str, int]]:
 def _rate(what: str, ports: dict[str, int], load: Load) -> float:
     with worker(CLIENT, what=what, ports=ports, load=load.as_object()) as client:
         client.go()
-        told = client.told()
-    if told["messages"] != load.messages:
-        raise BenchError(f"the floor counted {told['messages']} messages of {load.messages}")
-    return load.messages / float(told["took"])
+        done = client.reply()
+    if done["messages"] != load.messages:
+        raise BenchError(f"the floor counted {done['messages']} messages of {load.messages}")
+    return load.messages / float(done["took"])

@@ -1,1 +1,1 @@
-"""The loads of `rmq-bench`."""
+"""The loads of ``rmq-bench``, one module each."""

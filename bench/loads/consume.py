@@ -1,8 +1,8 @@
 """
-How fast consumers read a backlog: by batches, message by message, concurrently, and by polls, beside the floor.
+Measures how fast consumers read a backlog: in batches, one by one, concurrently and by polls, next to the floor.
 
 The backlog is sent once, before any clock runs; every sample reads all of it, as a new group of new processes. The
-clock runs from the word to begin, when consumers hold their queues and have fetched nothing, to the last message that a
+clock runs from the start signal, when consumers hold their queues and have fetched nothing, to the last message that a
 listener got. All other settings are the defaults.
 """
 
@@ -26,12 +26,12 @@ STYLES = {
 
 
 def prefix(load: Load) -> str:
-    """How all keys of a run begin."""
+    """Return the prefix of all keys of a run."""
     return "consume" if load.size == Load.size else f"consume.{load.size}B"
 
 
 def targets(load: Load) -> tuple[Verdict, ...]:
-    """The targets that a run with this load is about."""
+    """Return the targets that a run with this load is about."""
     if (load.size, load.batch, load.queues, load.consumers) != (100, 500, 8, 1):
         return ()
     meaning = f"a backlog in listener calls of {BATCH}, of the floor's message by message"
@@ -48,7 +48,7 @@ def measure(load: Load, options: Options, steps: Steps, *, floor: Floor | None =
         return report
     limit = floor or machine()
     start = prefix(load)
-    beside = Figure(f"{start}.floor", "a bare loop that pulls, unpacks and listens", "msg/s", "async")
+    bare = Figure(f"{start}.floor", "a bare loop that pulls, unpacks and listens", "msg/s", "async")
     steps.expect((len(STYLES) + 1) * options.rounds)
     with new_ground(options, load) as ground:
         ends, warm = _fill(ground, load)
@@ -56,16 +56,16 @@ def measure(load: Load, options: Options, steps: Steps, *, floor: Floor | None =
             (Figure(f"{start}.{style}", meaning, "msg/s", flush), _taken(ground, load, style, ends, warm))
             for style, meaning in STYLES.items()
         ]
-        sides.append((beside, lambda: limit.consume(load)))
+        sides.append((bare, lambda: limit.consume(load)))
         interleave(sides, options.rounds, steps)
     report.figures += [figure for figure, _ in sides]
-    found = ratio(report.figures[0], beside)
+    found = ratio(report.figures[0], bare)
     report.verdicts += [replace(target, samples=found) for target in wanted]
     return report
 
 
 def _fill(ground: Ground, load: Load) -> tuple[list[int], int]:
-    """Send the backlog; where its queues end, and how many messages there are to warm up with."""
+    """Send the backlog; return the ends of its queues and the number of messages to warm up with."""
     with senders(ground, load, "bodies") as children:
         send(children)
     return check_stored(ground, load), ground.fill_warm_up(load)

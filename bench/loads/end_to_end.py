@@ -1,8 +1,8 @@
 """
-How fast messages get through: some processes send while others consume in order, one message a listener call.
+Measures how fast messages get through: some processes send while others consume in order, one message a listener call.
 
 Consumers are at default settings and wait for messages when the first is sent. The rate is messages / (last one
-consumed - first one sent), by the machine's clock; all must have come, and every byte of them.
+consumed - first one sent), on the machine's clock; every message and every byte must have arrived.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ PEER = Verdict("P3.peer", "end to end, of the best Python client of a peer", at_
 
 
 def prefix(load: Load, flush: str) -> str:
-    """How all keys of a run begin."""
+    """Return the prefix of all keys of a run."""
     parts = ["end_to_end", f"{load.size}B" if load.size != Load.size else "", "sync" if flush == "sync" else ""]
     return ".".join(part for part in parts if part)
 
 
 def targets(load: Load) -> tuple[Verdict, ...]:
-    """The targets that a run with this load is about."""
+    """Return the targets that a run with this load is about."""
     return (FLOOR, PEER) if (load.size, load.queues, load.producers, load.consumers) == (100, 8, 1, 1) else ()
 
 
@@ -42,25 +42,25 @@ def measure(load: Load, options: Options, steps: Steps, *, floor: Floor | None =
     # A quick run, or a load that no target is about, is not worth their time.
     known: Sequence[Rival] = options.rivals(flush) if wanted and not options.quick else ()
     ours = our_side(load, options, flush)
-    beside = _floor(load, flush, floor or machine())
+    bare = _floor(load, flush, floor or machine())
     theirs = {peer.name: _peer(load, flush, peer) for peer in known if not peer.why_not}
-    sides: list[Side] = [ours, beside, *theirs.values()]
+    sides: list[Side] = [ours, bare, *theirs.values()]
     steps.expect(len(sides) * options.rounds)
     interleave(sides, options.rounds, steps)
     reasons = {peer.name: peer.why_not or theirs[peer.name][1].why_not for peer in known}
     found = {name: figure for name, (figure, _) in theirs.items() if not reasons[name]}
-    report.figures += [ours[0], beside[0], *found.values()]
+    report.figures += [ours[0], bare[0], *found.values()]
     if wanted:
-        report.verdicts.append(replace(FLOOR, flush=flush, samples=ratio(ours[0], beside[0])))
-        report.verdicts += [replace(each, flush=flush) for each in beside_peers(ours[0], found, reasons)]
+        report.verdicts.append(replace(FLOOR, flush=flush, samples=ratio(ours[0], bare[0])))
+        report.verdicts += [replace(each, flush=flush) for each in against_rivals(ours[0], found, reasons)]
     return report
 
 
-def beside_peers(ours: Figure, found: Mapping[str, Figure], reasons: Mapping[str, str]) -> list[Verdict]:
+def against_rivals(ours: Figure, found: Mapping[str, Figure], reasons: Mapping[str, str]) -> list[Verdict]:
     """
-    Ours beside the best of all peers in each round, and beside each of them.
+    Compare ours with the best of all rivals in each round, and with each of them.
 
-    The best of those that are there is not shown as the best of all: a better one may be among the missing.
+    The best of those that were measured is not shown as the best of all: a missing one may be better.
     """
     missing = "; ".join(f"{name}: {why_not}" for name, why_not in reasons.items() if why_not)
     if missing or not found:
@@ -80,7 +80,7 @@ def _rounds(*figures: Figure) -> Iterator[tuple[float, ...]]:
 
 
 def our_side(load: Load, options: Options, flush: str) -> Side:
-    """Our figure, and how a sample of it is taken."""
+    """Return our figure, and how a sample of it is taken."""
     meaning = "in order, one message a call of an async def listener"
     figure = Figure(f"{prefix(load, flush)}.messages", meaning, "msg/s", flush)
 

@@ -1,11 +1,9 @@
 """
-``rmq-bench failover``: how long a queue is without a consumer when one of the group dies, stops or joins.
+Measures how long a queue is without a consumer when a member of the group is killed, stops or joins.
 
-A broker, a producer under which every queue gets a message every few milliseconds, and consumers as processes of their
-own (:mod:`.failover_member`), all at default settings. Each consumer says when it was first called for a queue under a
-new lock; the clock of the machine is the same for all of them.
-
-What the consumers of ``rmq-bench failover`` reported, and what it says about who has which queue. Pure.
+A broker, a producer that sends to every queue every few milliseconds, and consumers as processes of their own
+(:mod:`rmq.bench.workers.failover_member`), all at default settings. Each consumer reports its first call of a queue
+under a new lease; all of them use the machine's clock.
 """
 
 from __future__ import annotations
@@ -43,7 +41,7 @@ LIMITS = {
 
 
 class Fleet:
-    """The consumers as processes, and what they reported."""
+    """Owns the consumer processes and what they report."""
 
     def __init__(
         self, address: str, topic: str, calls: FirstCalls, stack: AsyncExitStack, tasks: asyncio.TaskGroup
@@ -89,7 +87,7 @@ class Fleet:
         return taken_over - sent_at
 
     async def rest(self) -> None:
-        """Wait until everybody has a share and nothing moves."""
+        """Wait until every member has its share and nothing moves."""
         what = f"{len(self.processes)} consumers share the queues"
         await self._until(lambda: self.calls.at_rest(len(self.processes), time.monotonic()), what)
 
@@ -105,12 +103,12 @@ class Fleet:
         assert process.stdout is not None
         async for line in process.stdout:
             if not line.endswith(b"\n"):
-                break  # it was killed in the middle of a line
-            told = json.loads(line)
-            if "started_at" in told:
-                self._started[number] = told["started_at"]
+                break  # it was killed within a line
+            report = json.loads(line)
+            if "started_at" in report:
+                self._started[number] = report["started_at"]
             else:
-                self.calls.add(told["queue_id"], FirstCall(number, told["epoch"], told["at"]))
+                self.calls.add(report["queue_id"], FirstCall(number, report["epoch"], report["at"]))
         if number not in self._ended:
             raise BenchError("a consumer of this benchmark ended by itself: see above")
 
@@ -151,7 +149,7 @@ def measure(load: Load, options: Options, steps: Steps, *, rate: int = RATE) -> 
 
 
 def verdicts(figures: list[Figure]) -> Iterator[Verdict]:
-    """The worst alone decides: one take-over that lasts too long is one too many."""
+    """Judge the worst samples: no take-over may last too long."""
     for figure in figures:
         if figure.key in LIMITS:
             what, limit_s = LIMITS[figure.key]
@@ -195,7 +193,7 @@ async def _send(producer: Producer, topic: str, queue_id: int, every_s: float) -
     due = loop.time()
     for number in count():
         await producer.send_bodies(topic, [b"%d" % number], queue_id=queue_id)
-        due = max(due + every_s, loop.time() - 1.0)  # what a long stall left out is not made up for
+        due = max(due + every_s, loop.time() - 1.0)  # messages missed in a long stall are not caught up
         await asyncio.sleep(due - loop.time())
 
 
@@ -224,7 +222,7 @@ QUIET_S = 1.0  # no queue has moved for so long: the group is at rest
 
 
 class FirstCall(NamedTuple):
-    """A consumer was called for a queue under a lock it had not been called under before."""
+    """The first call of a consumer for a queue under a new lease."""
 
     member: int
     epoch: int
@@ -233,9 +231,9 @@ class FirstCall(NamedTuple):
 
 class FirstCalls:
     """
-    The newest first call of each queue.
+    Tracks the newest first call of each queue.
 
-    Which member has a queue is told by the epochs: they grow with every change of owner.
+    The call with the highest epoch names the owner, since epochs grow with every change of owner.
     """
 
     def __init__(self, queues: int, quiet_s: float = QUIET_S) -> None:
@@ -245,23 +243,23 @@ class FirstCalls:
         self.moved_at = float("-inf")  # when a queue last came to another member
 
     def add(self, queue_id: int, call: FirstCall) -> None:
-        """A consumer reported."""
+        """Record a report."""
         known = self._newest.get(queue_id)
         if known is None or call.epoch > known.epoch:
             self._newest[queue_id] = call
             self.moved_at = max(self.moved_at, call.at)
 
     def of(self, member: int) -> dict[int, FirstCall]:
-        """The queues that a member has, each with its first call."""
+        """Return the queues of a member, each with its first call."""
         return {queue_id: call for queue_id, call in self._newest.items() if call.member == member}
 
     def at_rest(self, members: int, now: float) -> bool:
-        """Whether every queue has an owner, all members have their share, and nothing has moved for a while."""
+        """True if every queue has an owner, all members have their share, and nothing has moved for a while."""
         held = [len(self.of(member)) for member in {call.member for call in self._newest.values()}]
         fair = len(held) == min(members, self._queues) and max(held) - min(held) <= 1
         return sum(held) == self._queues and fair and now - self.moved_at >= self._quiet_s
 
     def taken_over(self, lost: dict[int, FirstCall]) -> float | None:
-        """When the last of these queues was first called for at somebody else; None until all were."""
+        """Return when the last of these queues was first called at another member, None until all were."""
         newer = [self._newest[queue_id] for queue_id, call in lost.items() if self._newest[queue_id].epoch > call.epoch]
         return max((call.at for call in newer), default=0.0) if len(newer) == len(lost) else None

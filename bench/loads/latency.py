@@ -1,18 +1,13 @@
 """
-How long a message takes: one send at a time, to a consumer that waits, under a steady load; and a ping beside a flood.
+Measures latencies: of single sends, to a parked consumer, under a steady load, and of pings during a flood.
 
-*round trip*: ``producer.send`` one after the other, beside an empty echo over the same kind of loop, and with ``sync``
-beside ``fdatasync`` alone. *wake*: 1,000 pulls of 50 ordered consumers are parked, one message every 50 ms goes to a
-random queue, to the call of its listener. *rate*: 20,000 messages a second by a schedule, to
-the call of the listener of an ordered consumer. *ping*: one every 10 ms by a schedule, beside a sender that floods the
-broker.
+*round trip*: ``producer.send`` one after the other, next to an empty echo over the same kind of loop, and with ``sync``
+next to ``fdatasync`` alone. *wake*: 1,000 pulls of 50 ordered consumers are parked, and every 50 ms one message goes to
+a random queue. *rate*: 20,000 messages a second to the listener of an ordered consumer. *ping*: one every 10 ms while
+another client floods the broker.
 
-Under a schedule time counts from when something was due, not from when it could be sent: a stall is not spared what
-waits meanwhile. A sample is a percentile of one round; ``percentiles`` are those of all rounds together.
-
-A distribution of latencies, taken round by round. Pure.
-
-The rounds of the latency benchmark: which processes take part in each, and in which order they begin and end.
+Under a schedule time counts from when something was due, not from when it could be sent, so a stall counts for all that
+it delays. A sample is a percentile of one round; ``percentiles`` are those of all rounds together.
 """
 
 from __future__ import annotations
@@ -39,7 +34,7 @@ ECHOES = 3.0  # as long as so many round trips of nothing may one of a message b
 
 
 def measure(load: Load, options: Options, steps: Steps, *, sizes: Sizes | None = None) -> Report:
-    """All parts. Of the load count its size and queues, and, for the flood, its batches and calls in flight."""
+    """Measure all parts. They use size and queues of the load; the flood also its batches and calls in flight."""
     sizes = sizes or (QUICK if options.quick else Sizes())
     runs = Runs(load, options, sizes)
     singles = {flush: _single(flush) for flush in flushes(options)}
@@ -47,20 +42,20 @@ def measure(load: Load, options: Options, steps: Steps, *, sizes: Sizes | None =
     fdatasync = Figure("latency.fdatasync", "fdatasync alone", "ms")
     wake = LatencyPart("latency.wake", "due to parked consumer", options.flush, ("p50", "p99", "max"))
     rate = LatencyPart("latency.rate", f"due to listener, {sizes.rate // 1000} k msg/s", options.flush)
-    late_sender = LatencyPart("latency.rate.behind", "sender behind schedule", None, ("p99",))
-    ping = LatencyPart("latency.ping", "ping beside a flood", options.flush, why_not=_no_room(options))
-    late_pinger = LatencyPart("latency.ping.behind", "sender behind schedule", None, ("p99",))
-    flood = Figure("latency.ping.flood", "the flood beside the pings", "msg/s", options.flush)
+    late_sends = LatencyPart("latency.rate.behind", "sender behind schedule", None, ("p99",))
+    ping = LatencyPart("latency.ping", "ping during a flood", options.flush, why_not=_no_room(options))
+    late_pings = LatencyPart("latency.ping.behind", "sender behind schedule", None, ("p99",))
+    flood = Figure("latency.ping.flood", "the flood during the pings", "msg/s", options.flush)
 
     def take_rate() -> list[float]:
         found = runs.rate()
-        late_sender.add(found.behind_us)
+        late_sends.add(found.late_us)
         return found.took_us
 
     def take_ping() -> list[float]:
         found = runs.ping()
-        late_pinger.add(found.behind_us)
-        flood.samples.append(found.beside)
+        late_pings.add(found.late_us)
+        flood.samples.append(found.flood_rate)
         return found.took_us
 
     sides: list[Side] = [part.side(partial(runs.single, flush)) for flush, part in singles.items()]
@@ -70,11 +65,11 @@ def measure(load: Load, options: Options, steps: Steps, *, sizes: Sizes | None =
         sides.append(ping.side(take_ping))
     steps.expect((len(sides) + 1) * options.rounds)
     interleave(sides, options.rounds, steps)
-    with closing(runs.wake(options.rounds)) as waking:  # ends the processes also when somebody interrupts
+    with closing(runs.wake(options.rounds)) as waking:  # ends the processes also after an interrupt
         for _ in range(options.rounds):
             steps(wake.key)
             wake.add(next(waking))
-    parts = [*singles.values(), wake, rate, late_sender, ping, late_pinger]
+    parts = [*singles.values(), wake, rate, late_sends, ping, late_pings]
     figures = [figure for part in parts for figure in part.figures.values()]
     return Report(
         "latency",
@@ -89,7 +84,7 @@ def measure(load: Load, options: Options, steps: Steps, *, sizes: Sizes | None =
         },
         figures=[figure for figure in [*figures, echo, fdatasync, flood] if figure.samples],
         verdicts=[
-            beside_echo(singles.get("async"), echo),
+            against_echo(singles.get("async"), echo),
             wake.at_most("P7.wake.p50", "p50", 1.0),
             wake.at_most("P7.wake.p99", "p99", 3.0),
             rate.at_most("P7.rate.p99", "p99", 10.0),
@@ -98,8 +93,8 @@ def measure(load: Load, options: Options, steps: Steps, *, sizes: Sizes | None =
     )
 
 
-def beside_echo(single: LatencyPart | None, echo: Figure) -> Verdict:
-    """The round trip of one message in terms of one of nothing; the target is about ``async``."""
+def against_echo(single: LatencyPart | None, echo: Figure) -> Verdict:
+    """Divide the round trip of a message by that of an empty frame; the target is about ``async``."""
     meaning = "round trip of a send / of an empty frame, medians"
     if single is None:
         why_not = "the target is about async, and the broker flushes sync"
@@ -108,7 +103,7 @@ def beside_echo(single: LatencyPart | None, echo: Figure) -> Verdict:
 
 
 def flushes(options: Options) -> tuple[str, ...]:
-    """A broker that runs has one durability; of our own there is one with each."""
+    """Return the durabilities to measure: a broker that already runs has one, our own brokers have both."""
     return ("async", "sync") if options.broker is None else (options.flush,)
 
 
@@ -118,7 +113,7 @@ def _single(flush: str) -> LatencyPart:
 
 
 def _no_room(options: Options) -> str:
-    """Why there can be no flood; empty if there can."""
+    """Return why there is no room for a flood, empty if there is."""
     if options.broker is not None or free_bytes(Path(tempfile.gettempdir())) >= FLOOD_BYTES:
         return ""
     return f"a flood may need {FLOOD_BYTES >> 30} GiB of disk, and there is less"
@@ -127,9 +122,9 @@ def _no_room(options: Options) -> str:
 @dataclass
 class LatencyPart:
     """
-    What one part measures: each figure gets a percentile of every round.
+    The figures of one part: each gets a percentile of every round.
 
-    ``values`` are all that was measured, in milliseconds; ``why_not`` tells why there is nothing.
+    ``values`` is everything measured, in milliseconds; ``why_not`` is the reason if it was not measured.
     """
 
     key: str
@@ -146,11 +141,11 @@ class LatencyPart:
 
     @property
     def first(self) -> Figure:
-        """The figure that stands for the part where samples are taken in turns."""
+        """The figure that represents the part when samples are taken in turns."""
         return self.figures[self.shown[0]]
 
     def record(self, took_us: list[float]) -> float:
-        """What one round measured, in microseconds: a sample for each figure; that of the first is returned only."""
+        """Add a round, in microseconds: a sample for each figure but the first, whose sample is returned."""
         took = [value / 1000 for value in took_us]
         self.values += took
         of_round = percentiles(took)
@@ -159,19 +154,19 @@ class LatencyPart:
         return of_round[self.shown[0]]
 
     def add(self, took_us: list[float]) -> None:
-        """The same, with a sample for the first figure, too."""
+        """Add a round, with a sample for the first figure, too."""
         self.first.samples.append(self.record(took_us))
 
     def side(self, take: Callable[[], list[float]]) -> Side:
-        """This part among others that are measured in turns; ``take`` measures one round."""
+        """Return this part as a side to be measured in turns; ``take`` measures one round."""
         return self.first, lambda: self.record(take())
 
     def distribution(self) -> dict[str, float]:
-        """The percentiles of all rounds together; nothing where nothing was measured."""
+        """Return the percentiles of all rounds together, empty if there are none."""
         return {name: round(value, 4) for name, value in percentiles(self.values).items()} if self.values else {}
 
     def at_most(self, target: str, name: str, limit_ms: float) -> Verdict:
-        """A percentile beside what it must not exceed, where it was taken as the target asks: with ``async``."""
+        """Judge a percentile by its limit; the target is about ``async``."""
         why_not = self.why_not
         if not why_not and self.flush != "async":
             why_not = f"the target is about async, and the broker flushed {self.flush}"
@@ -208,11 +203,11 @@ QUICK = Sizes(
 
 
 class Scheduled(NamedTuple):
-    """Latencies from when each was due, how late the client itself was, in microseconds; what went on beside it."""
+    """Latencies since each was due, and how late the client was, in microseconds; messages a second of the flood."""
 
     took_us: list[float]
-    behind_us: list[float]
-    beside: float = 0.0
+    late_us: list[float]
+    flood_rate: float = 0.0
 
 
 class Runs:
@@ -229,7 +224,7 @@ class Runs:
             orders = {"address": address, "topic": topic, "size": self._load.size, "seconds": self._sizes.single_s}
             with _clients(("single", orders)) as (sender,):
                 sender.go()
-                return list(sender.told()["us"])
+                return list(sender.reply()["us"])
 
     def rate(self) -> Scheduled:
         """From when a message was due to the call of its listener, at a steady rate."""
@@ -242,26 +237,26 @@ class Runs:
             with _clients(("receive", receives), ("send", sends)) as (receiver, sender):
                 receiver.go()
                 sender.go()
-                behind = sender.told()["us"]
-                return Scheduled(receiver.told()["us"], behind)
+                late = sender.reply()["us"]
+                return Scheduled(receiver.reply()["us"], late)
 
     def ping(self) -> Scheduled:
-        """From when a ping was due to its answer, and how many messages a second the flood beside it sent."""
+        """From when a ping was due to its answer, and how many messages a second the flood sent meanwhile."""
         sizes, load = self._sizes, replace(self._load, messages=FLOOD)
         with self._ground(1, load.queues) as (address, (topic,)):
             floods = {"address": address, "topic": topic, "load": load.as_object(), "warm_s": sizes.flood_warm_s}
             pings = {"address": address, "per_second": sizes.pings_per_s, "count": sizes.pings}
             with _clients(("ping", pings), ("flood", floods)) as (pinger, flood):
                 pinger.go()
-                told = pinger.told()
+                pinged = pinger.reply()
                 flood.go()
-                return Scheduled(told["us"], told["late_us"], flood.told()["rate"])
+                return Scheduled(pinged["us"], pinged["late_us"], flood.reply()["rate"])
 
     def wake(self, rounds: int) -> Generator[list[float], None, None]:
         """
         From when a message was due to the call of its listener, round by round.
 
-        All rounds are of the same processes: pulls end and begin anew meanwhile as they would, without any message.
+        All rounds use the same processes, so pulls time out and are parked again as usual between messages.
         """
         sizes = self._sizes
         with self._ground(sizes.connections, sizes.queues) as (address, topics):
@@ -276,7 +271,7 @@ class Runs:
                 receiver.go()
                 sender.go()
                 for _ in range(rounds):
-                    yield list(receiver.told()["us"])
+                    yield list(receiver.reply()["us"])
 
     @contextmanager
     def _ground(self, topics: int, queues: int, flush: str | None = None) -> Iterator[tuple[str, list[str]]]:

@@ -1,7 +1,4 @@
-"""
-What this machine allows: the figures of :mod:`rmq.bench.floor.floor` over several rounds, without any broker of
-ours.
-"""
+"""Measures what this machine allows, without a broker of ours: :mod:`rmq.bench.floor.floor` over several rounds."""
 
 from __future__ import annotations
 

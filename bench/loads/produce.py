@@ -1,16 +1,14 @@
 """
-How fast producers are: the ways to send beside each other, and beside what the machine could do, in one run.
+Measures how fast producers are: the ways to send next to each other and to the machine's limits, in one run.
 
-What a run compares follows from its load (see :mod:`rmq.bench.loads.produce`):
+What a run compares, and which targets it judges, follows from its load:
 
-- ``async``: messages made before the clock, messages made inside it, and bodies, beside the floor, and for large bodies
-  beside a bare loop from a socket into a file;
-- ``sync``: the same beside bodies with ``async``; for single sends, beside what ``fdatasync`` allows;
-- with tags or keys: messages with them beside messages without, and how soon the last key is found.
+- ``async``: messages made before the clock, messages made inside it, and bodies, next to the floor; large bodies also
+  next to a bare loop from a socket into a file;
+- ``sync``: the same next to bodies with ``async``; single sends next to what ``fdatasync`` allows;
+- with tags or keys: messages with them next to messages without, and how soon the last key is found.
 
-Each sample has a broker of its own, and counts only if all of it was stored.
-
-What a run of ``produce`` compares, and which targets it is about: both follow from its load. Pure.
+Each sample has a broker of its own, and counts only if everything was stored.
 """
 
 from __future__ import annotations
@@ -50,7 +48,7 @@ def measure(load: Load, options: Options, steps: Steps, *, floor: Floor | None =
 def verdict(
     target: Target, figures: Mapping[str, Figure], missing: Mapping[str, str], flush: str, why_not: str = ""
 ) -> Verdict:
-    """What the figures of a run, by the ends of their keys, say about a target."""
+    """Judge a target by the figures of a run, which are named by the ends of their keys."""
     lacking = [name for name in (target.ours, target.other) if name is not None and name not in figures]
     if lacking:
         return replace(target.verdict, flush=flush, why_not=why_not or missing[lacking[0]])
@@ -60,7 +58,7 @@ def verdict(
 
 
 def allowed(messages_async: Figure, fdatasync: Figure, connections: int) -> list[float]:
-    """Single sends a second that are possible with sync: no more than with async, nor one a sync and connection."""
+    """Return the single sends a second that sync allows: at most those of async, and one a sync and connection."""
     rounds = zip(messages_async.samples, fdatasync.samples, strict=True)
     return [min(rate, connections / (sync_ms / 1000)) for rate, sync_ms in rounds]
 
@@ -71,7 +69,7 @@ class _Run:
     def __init__(self, load: Load, options: Options, flush: str) -> None:
         self.sides: list[Side] = []
         self.figures: dict[str, Figure] = {}
-        self.missing: dict[str, str] = {}  # why there is no figure of a name
+        self.missing: dict[str, str] = {}  # why a figure is missing, by its name
         self._load = load
         self._options = options
         self._flush = flush
@@ -79,7 +77,7 @@ class _Run:
         self._redis: Tried | None = None
 
     def add_ours(self) -> None:
-        """The ways to send."""
+        """Add the ways to send."""
         for way in ways(self._load, self._flush):
             if self._options.broker is not None and way.flush != self._flush:
                 self.missing[way.name] = self.missing["allowed"] = OWN_BROKERS
@@ -89,7 +87,7 @@ class _Run:
                 self._figure("caught_up", "from the last receipt until the last key is found", "s", way.flush)
 
     def add_limits(self, floor: Floor) -> None:
-        """What the machine could do."""
+        """Add what the machine could do."""
         load = self._load
         at_once = load.in_flight * (load.size + OVERHEAD)
         bare, bytes_only = "a bare loop that packs, sends and appends", "the same bytes from a socket into a file"
@@ -112,7 +110,7 @@ class _Run:
         self._add("redis_benchmark", "redis-benchmark XADD -P 100", "msg/s", redis.durability, self._redis)
 
     def derive(self) -> None:
-        """What follows from what was measured, and what cannot be believed."""
+        """Compute what follows from the samples, and drop what failed."""
         if self._redis is not None and self._redis.why_not:
             del self.figures["redis_benchmark"]
             self.missing["redis_benchmark"] = self._redis.why_not
@@ -203,7 +201,7 @@ KEYS = (
 
 
 def targets(load: Load, flush: str) -> tuple[Target, ...]:
-    """The targets that a run with this load is about; all of them are about 8 queues."""
+    """Return the targets that a run with this load is about; all of them are about 8 queues."""
     if load.queues != Load.queues:
         return ()
     if load.tags or load.keys:
@@ -222,7 +220,7 @@ def targets(load: Load, flush: str) -> tuple[Target, ...]:
 
 
 def prefix(load: Load, flush: str) -> str:
-    """How all keys of a run begin: runs of other kinds of loads have others."""
+    """Return the prefix of all keys of a run, different for other kinds of loads."""
     parts = [
         "produce",
         f"{load.size}B" if load.size != Load.size else "",
@@ -233,7 +231,7 @@ def prefix(load: Load, flush: str) -> str:
 
 
 def ways(load: Load, flush: str) -> list[Way]:
-    """What of ours is measured."""
+    """Return what of ours is measured."""
     if load.tags or load.keys:
         return list(_kinds(load, replace(load, tags=0, keys=False), flush))
     if flush == "sync" and load.batch == 1:
@@ -258,7 +256,7 @@ def _kinds(load: Load, plain: Load, flush: str) -> Iterator[Way]:
 
 
 def limits(load: Load, flush: str) -> list[str]:
-    """What of the machine is measured in the same run."""
+    """Return what of the machine is measured in the same run."""
     if load.tags or load.keys:
         return []
     if flush == "sync":

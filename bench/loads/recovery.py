@@ -1,11 +1,9 @@
 """
-How long nobody is served while a broker with a long log starts again, after a clean stop and after ``kill -9``.
+Measures how long a broker with a long log takes to start, after a clean stop and after ``kill -9``.
 
-It is over when the newest message was read; a check that all is there that was answered follows. A broker is killed
-while a producer sends. One log serves all rounds. The page cache is warm, since the same machine wrote the log a moment
-before; how long a start takes with a cold one is told besides.
-
-A broker whose log has some gigabytes, and whether there is room for that.
+The clock stops when the newest message was read; then every acknowledged message must be there. A broker is killed
+while a producer sends. One log serves all rounds. The page cache is warm, since the same machine has just written the
+log; a start with a cold one is reported, too.
 """
 
 from __future__ import annotations
@@ -30,15 +28,15 @@ WORKER: Final = "rmq.bench.workers.recovery"
 CLEAN_S: Final = 2.0
 KILLED_S: Final = 10.0
 TOPIC: Final = "recovery"
-BEHIND: Final = 220e6  # bytes sent before the end; a checkpoint is due after 268e6, so that is almost the worst
-QUICK_BEHIND: Final = 2e6
+SENT: Final = 220e6  # bytes sent before the end; a checkpoint is due after 268e6, so that is almost the worst
+QUICK_SENT: Final = 2e6
 FULL_GB: Final = 10.0  # what the targets are about
 
 
 def measure(load: Load, options: Options, steps: Steps, *, gb: float = FULL_GB, folder: Path | None = None) -> Report:
-    """Restarts of both kinds in turns; a long log that an earlier benchmark left in ``folder`` is used."""
+    """Measure restarts of both kinds in turns; a long log that an earlier benchmark left in ``folder`` is used."""
     gb = min(gb, QUICK_GB) if options.quick else gb
-    sent = dataclasses.replace(load, messages=int((QUICK_BEHIND if options.quick else BEHIND) // load.size))
+    sent = dataclasses.replace(load, messages=int((QUICK_SENT if options.quick else SENT) // load.size))
     about = {"load": sent.as_object(), "flush": options.flush, "rounds": options.rounds, "gb": gb, "page_cache": "warm"}
     report = Report("recovery", about)
     clean, killed, cold, stop = figures = [
@@ -69,38 +67,38 @@ def measure(load: Load, options: Options, steps: Steps, *, gb: float = FULL_GB, 
 
 
 class LongLog:
-    """A data directory with a long log, and what is done to brokers on it."""
+    """A data directory with a long log, on which brokers are stopped, killed and started."""
 
     def __init__(self, data_dir: Path, flush: str, load: Load) -> None:
         self._data_dir = data_dir
         self._flush = flush
         self._load = load
-        self._held = 0  # messages that were in the queues at least
+        self._stored = 0  # messages that were in the queues at least
         self.stops_s: list[float] = []
 
     def no_room(self, gb: float) -> str:
-        """Why the log cannot be made as long as this; empty if it can, or is so already."""
+        """Return why there is no room for a log of this length, empty if there is, or if it exists."""
         return "" if self._is_filled(gb) else no_room(self._data_dir.parent, gb)
 
     def _is_filled(self, gb: float) -> bool:
         return log_bytes(self._data_dir) >= gb * GB
 
     def fill(self, gb: float) -> None:
-        """Make the log as long as this."""
+        """Make the log at least this long."""
         if not self._is_filled(gb):
             with ExitStack() as stack:
                 fill(self._started(stack), gb)
 
     def clean(self) -> float:
-        """Seconds from SIGTERM until the newest message is read again."""
+        """Return the seconds from SIGTERM until the newest message is read again."""
         return self._restart(is_clean=True)
 
     def killed(self) -> float:
-        """Seconds from SIGKILL until the newest message is read again."""
+        """Return the seconds from SIGKILL until the newest message is read again."""
         return self._restart(is_clean=False)
 
     def cold(self) -> float:
-        """Seconds of a start, from a stopped broker and an empty page cache until the newest message is read."""
+        """Return the seconds of a start with an empty page cache, until the newest message is read."""
         for path in self._data_dir.rglob("*"):
             if path.is_file():
                 drop_from_cache(path)
@@ -115,7 +113,7 @@ class LongLog:
             orders = {"address": broker.address, "topic": TOPIC, "load": self._load.as_object()}
             sender = stack.enter_context(worker(WORKER, role="send", **orders))
             sender.go()
-            answered = int(sender.told()["answered"])
+            answered = int(sender.reply()["answered"])
             if is_clean:
                 sender.kill()
             began = time.monotonic()
@@ -124,13 +122,13 @@ class LongLog:
                 self.stops_s.append(time.monotonic() - began)
             else:
                 broker.kill()
-                sender.kill()  # it would try and try again
+                sender.kill()  # it would retry for ever
             again = self._started(stack)
-            held = asyncio.run(read_newest(again.address, self._load.queues))
+            stored = asyncio.run(read_newest(again.address, self._load.queues))
             took = time.monotonic() - began
-            if held < self._held + answered:
-                raise BenchError(f"{self._held + answered - held} messages were answered and are lost")
-            self._held = held
+            if stored < self._stored + answered:
+                raise BenchError(f"{self._stored + answered - stored} acknowledged messages are lost")
+            self._stored = stored
             return took
 
     def _started(self, stack: ExitStack) -> BrokerProcess:
@@ -140,7 +138,7 @@ class LongLog:
 
 
 async def read_newest(address: str, queues: int) -> int:
-    """Read the newest message of every queue of our topic; returns how many messages there are."""
+    """Read the newest message of every queue of our topic; return how many messages there are."""
     every = [MessageQueue(TOPIC, queue_id) for queue_id in range(queues)]
     async with Admin(address) as admin:
         held = await admin.ranges(every)
@@ -151,7 +149,7 @@ async def read_newest(address: str, queues: int) -> int:
 
 
 def drop_from_cache(path: Path) -> None:
-    """Ask the system to forget what it keeps of a file in memory; it may do so, since all of it is on the disk."""
+    """Sync a file, and drop it from the page cache."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)
@@ -168,19 +166,19 @@ MORE: Final = 1.2  # for the indexes, and for what is sent afterwards
 
 
 def fill(broker: BrokerProcess, gb: float) -> None:
-    """Make the log of a broker at least this long; returns when that is on the disk."""
+    """Make the log of a broker at least this long; return when it is on the disk."""
     with worker(WORKER, role="fill", address=broker.address, log_bytes=int(gb * GB)) as child:
         child.go()
-        child.told()
+        child.reply()
 
 
 def log_bytes(data_dir: Path) -> int:
-    """How long the log in a directory is; 0 where there is none."""
+    """Return how long the log in a directory is, 0 if there is none."""
     return sum(path.stat().st_size for path in (data_dir / "commitlog").glob("*"))
 
 
 def no_room(folder: Path | None, gb: float) -> str:
-    """Why a log of this size cannot be made in a folder, or where temporary ones lie; empty if it can."""
+    """Return why a folder (by default the temporary one) has no room for such a log, empty if it has."""
     folder = folder or Path(tempfile.gettempdir())
     needed, free = gb * GB * MORE + RESERVE, free_bytes(folder)
     if free >= needed:

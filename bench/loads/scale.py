@@ -1,7 +1,7 @@
 """
-What growth costs: queues, connections and the length of the log, at a constant size of batches.
+Measures what growth costs: queues, connections and the length of the log, with batches of constant size.
 
-A small broker and a grown one run side by side, and samples of them take turns. Each sample has a client process of its
+A small and a grown broker run at the same time, and their samples take turns. Each sample has a client process of its
 own, which opens its connections and touches every queue before the clock runs.
 
 Calls that a producer has in flight to one queue share a batch. So that batches are of constant size, queues are grown
@@ -35,7 +35,7 @@ KEPT: Final = 0.8  # of the throughput
 MOST_MB: Final = 200.0  # that a broker may need
 QUICK: Final = 50  # times fewer queues and connections
 SETTLED_GB: Final = 0.6  # of log, after which every queue that was touched has its index file
-CLIENT_FILES: Final = 50  # that a client has open besides its connections
+CLIENT_FILES: Final = 50  # that a client has open in addition to its connections
 
 
 class SizedBroker(NamedTuple):
@@ -45,20 +45,20 @@ class SizedBroker(NamedTuple):
     load: Load
 
     def take(self) -> float:
-        """One sample, by a new process: messages a second."""
+        """Take one sample, messages a second, by a new process."""
         orders = {"topics": topics(self.load.queues), "load": self.load.as_object()}
         with worker(WORKER, role="produce", address=self.broker.address, **orders) as child:
             child.go()
-            return float(child.told()["per_s"])
+            return float(child.reply()["per_s"])
 
     def consume(self) -> float:
-        """What all samples sent, read by one member of a new group: messages a second."""
+        """Read what all samples sent by one member of a new group; return messages a second."""
         names = [name for name, _ in topics(self.load.queues)]
         orders = {"topics": names, "queues": self.load.queues, "group": "scale"}
         orders["messages"] = asyncio.run(stored(self.broker.address, names))
         with worker(WORKER, role="consume", address=self.broker.address, **orders) as child:
             child.go()
-            return float(child.told()["per_s"])
+            return float(child.reply()["per_s"])
 
 
 class Growth(NamedTuple):
@@ -75,7 +75,7 @@ class Growth(NamedTuple):
 
     @property
     def missing(self) -> str:
-        """Why the target cannot be judged; empty if it can."""
+        """Why the target cannot be judged, empty if it can."""
         if self.why_not or self.grown >= self.asked:
             return self.why_not
         return f"measured with {self.grown:g} {self.meaning}, and the target is about {self.asked:g}"
@@ -85,7 +85,7 @@ def measure(
     load: Load, options: Options, steps: Steps, *, queues: int = QUEUES, connections: int = CONNECTIONS,
     gb: float = recovery.FULL_GB, folder: Path | None = None,
 ) -> Report:  # fmt: skip
-    """All three of them; where a ``folder`` is given, the data directory with the long log stays in it."""
+    """Measure all three; the data directory with the long log stays in a ``folder`` that is given."""
     if options.quick:
         queues, connections, gb = queues // QUICK, connections // QUICK, recovery.QUICK_GB
     load = dataclasses.replace(load, producers=1, connections=1)
@@ -97,7 +97,7 @@ def measure(
     @contextmanager
     def with_queues(size: float) -> Iterator[SizedBroker]:
         with side(options, dataclasses.replace(load, queues=int(size), connections=load.in_flight)) as made:
-            if not options.quick:  # the first checkpoint makes a folder for each queue, which is no matter of growth
+            if not options.quick:  # the first checkpoint makes a folder for each queue, which is not what growth costs
                 made.take()
                 recovery.fill(made.broker, SETTLED_GB)
             yield made
@@ -129,7 +129,7 @@ def measure(
 
 
 def compare(report: Report, growth: Growth, options: Options, steps: Steps) -> None:
-    """Measure one way to grow, and judge it."""
+    """Measure and judge one way to grow."""
     figures = [
         Figure(f"scale.{growth.name}.{size:g}", f"produce, {size:g} {growth.meaning}", "msg/s", options.flush)
         for size in (growth.small, growth.grown)
@@ -158,9 +158,9 @@ def consumed(
     report: Report, growth: Growth, sides: Sequence[SizedBroker], options: Options, steps: Steps
 ) -> list[Figure]:
     """
-    How fast one member reads what was sent; told and not judged, since members usually share the queues.
+    Measure how fast one member reads what was sent; not judged, since members usually share the queues.
 
-    One that does not come to an end is no reason to lose what is judged: the report says why there is no figure.
+    If it does not finish, the report says so and keeps the figures that are judged.
     """
     figures = []
     for side, size in zip(sides, (growth.small, growth.grown), strict=True):
@@ -174,14 +174,14 @@ def consumed(
 
 
 async def stored(address: str, names: Sequence[str]) -> int:
-    """How many messages these topics hold."""
+    """Return how many messages these topics hold."""
     async with Admin(address, timeout_s=60) as admin:
         return sum([(await admin.describe_topic(name)).messages for name in names])
 
 
 @contextmanager
 def side(options: Options, load: Load, *, gb: float = 0.0, data_dir: Path | None = None) -> Iterator[SizedBroker]:
-    """A broker of its own, with a log of this length at least."""
+    """Start a broker with a log of at least this length."""
     with ExitStack() as stack:
         broker = BrokerProcess(data_dir or stack.enter_context(scratch()), options.flush)
         stack.callback(broker.close)
@@ -191,13 +191,13 @@ def side(options: Options, load: Load, *, gb: float = 0.0, data_dir: Path | None
 
 
 def topics(queues: int) -> list[tuple[str, int]]:
-    """Names and sizes of as few topics as these queues need, all of about the same size."""
+    """Return names and sizes of as few topics as these queues need, all of about the same size."""
     count = -(-queues // MAX_QUEUES)
     return [(f"scale-{i}", queues // count + (i < queues % count)) for i in range(count)]
 
 
 def few_files(connections: int) -> str:
-    """Why a process here cannot have so many connections; empty if it can."""
+    """Return why a process here cannot have so many connections, empty if it can."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = connections + max(RESERVED, CLIENT_FILES)
     if hard == resource.RLIM_INFINITY or hard >= needed:

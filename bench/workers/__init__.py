@@ -1,1 +1,1 @@
-"""The processes that a load consists of."""
+"""The client processes of a load."""

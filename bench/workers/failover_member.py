@@ -1,4 +1,4 @@
-"""A consumer of ``rmq-bench failover``: says when it is called for a queue under a new lock, until it is stopped."""
+"""A consumer of ``rmq-bench failover``: reports its first call of a queue under each new lease, until it is stopped."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from ..processes import run, say
 
 
 class Reporter:
-    """The listener: says when it is called for a queue under a new lock, and does nothing else."""
+    """The listener: reports its first call of a queue under each new lease, and does nothing else."""
 
-    def __init__(self, tell: Callable[..., None]) -> None:
-        self._tell = tell
+    def __init__(self, report: Callable[..., None]) -> None:
+        self._report = report
         self._epochs: dict[int, int] = {}
 
     async def __call__(self, messages: Sequence[StoredMessage], context: ConsumeContext) -> ConsumeStatus:
-        """Report the first call of a queue."""
+        """Report the first call of a queue under this lease."""
         queue_id, epoch = context.queue.queue_id, context.epoch
         if self._epochs.get(queue_id) != epoch:
             self._epochs[queue_id] = epoch
-            self._tell(queue_id=queue_id, epoch=epoch, at=time.monotonic())
+            self._report(queue_id=queue_id, epoch=epoch, at=time.monotonic())
         return ConsumeStatus.SUCCESS
 
 
 async def main(broker: str, topic: str) -> None:
-    """Consume until told to stop."""
+    """Consume until SIGTERM."""
     consumer = Consumer(broker, group=topic, listener=Reporter(say), topics={topic: "*"})
     stopped = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)

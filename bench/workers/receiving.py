@@ -1,9 +1,9 @@
 """
-A process that consumes: by one of the ways of :mod:`rmq.consumer`, with a listener that looks at every body.
+A process that consumes, by one of the ways of :mod:`rmq.consumer`, with a listener that looks at every body.
 
-It warms up by reading another topic to its end, in a group of its own. Then it joins the group that is measured and
-says that it is ready when it holds its share of the queues; with ``paused`` nothing is fetched before the word to
-begin. After that word it is told where the queues end, and says what it got once it has seen all of its share.
+It warms up by reading another topic to its end, in a group of its own. Then it joins the measured group and is ready
+when it holds its share of the queues; with ``paused`` nothing is fetched before the start signal. After the signal it
+is sent the ends of the queues, and it reports its counts once it has seen all of its share.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ..processes import go, run, say
 BATCH = 500
 LOOK_AGAIN_S = 0.01
 
-# What is set beside the defaults, by the way of consuming; a listener gets one message a call unless told otherwise.
+# Settings that are not the defaults, by the way of consuming; by default a listener gets one message a call.
 SETTINGS: Mapping[str, dict[str, Any]] = {
     "messages": {},
     "batches": {"batch": BATCH},
@@ -41,7 +41,7 @@ class Tally:
     """
     The listener: counts messages and bytes, and remembers when the last one came.
 
-    It does little, since all of it is inside the clock: once it knows how many come, it reads no clock in between.
+    It does little, since all of it is inside the clock: when it knows how many come, it reads the clock for the last.
     """
 
     def __init__(self, now: Callable[[], float] = monotonic) -> None:
@@ -54,7 +54,7 @@ class Tally:
         self._now = now
 
     def expect(self, messages: int) -> None:
-        """So many come in all."""
+        """Set how many messages come in all."""
         self._expected = self._mark_from = messages
         if self.count >= messages:
             self.done.set()
@@ -73,7 +73,7 @@ class Tally:
         return SUCCESS
 
     def add(self, messages: Sequence[StoredMessage]) -> None:
-        """Count what came; nothing is nothing."""
+        """Count what came; an empty batch changes nothing."""
         if not messages:
             return
         for message in messages:
@@ -92,7 +92,7 @@ class Tally:
 async def consuming(
     style: str, address: str, topic: str, group: str, tally: Tally, *, paused: bool = False
 ) -> AsyncIterator[Consumer | PullConsumer]:
-    """A consumer of one topic that gives what it gets to the tally within the block; its failure is the block's."""
+    """Run a consumer of one topic that gives its messages to the tally; its failure is raised in the block."""
     member: Consumer | PullConsumer
     if style == "pull":
         member = PullConsumer(address, group=group, topics={topic: "*"}, **SETTINGS[style])
@@ -102,7 +102,7 @@ async def consuming(
     if paused:
         member.pause()
     async with member, asyncio.TaskGroup() as tasks:
-        # Whatever ends the consumer ends the block, which would wait for messages for ever.
+        # A consumer that ends must end the block, which would otherwise wait for messages for ever.
         tasks.create_task(_poll(member, tally) if isinstance(member, PullConsumer) else member.run())
         yield member
         await member.stop()
@@ -114,12 +114,12 @@ async def _poll(consumer: PullConsumer, tally: Tally) -> None:
 
 
 def is_share(held: int, queues: int, consumers: int) -> bool:
-    """Whether it is as many queues as each of so many consumers gets."""
+    """True for as many queues as each consumer gets."""
     return queues // consumers <= held <= -(-queues // consumers)
 
 
 def share_end(held: Sequence[MessageQueue], ends: Sequence[int]) -> int:
-    """How many messages these queues have, all of a topic that began empty."""
+    """Return how many messages these queues of a topic that began empty have."""
     return sum(ends[queue.queue_id] for queue in held)
 
 
@@ -141,7 +141,7 @@ async def main(
     consumers: int,
     paused: bool,
 ) -> None:
-    """Warm up, join, consume; say how much came, when that began, and when the last of it came."""
+    """Warm up, join, consume; report the counts, and the times of the start and the last message."""
     logging.getLogger("rmq.consumer").setLevel(logging.ERROR)  # that a listener is slower than pulls is what we measure
     warm = Tally()
     warm.expect(warm_messages)

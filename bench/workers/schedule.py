@@ -1,10 +1,9 @@
 """
-When each message of a load is due, whatever became of those before it. Pure.
+When each message of a load is due, and the stamp that carries this time in its body.
 
-A sender that waits for an answer, or is late, still owes everything that has become due meanwhile, and each latency
-counts from when the message was due: what a stall kept back shows in the figures of all that it kept back.
-
-The time in a message: the clock of the machine, the same for all its processes, in front of a body that differs.
+A sender that waits for an answer, or is late, still owes everything that has become due meanwhile. Each latency counts
+from when the message was due, so a stall shows in the figures of everything it delayed. Times are nanoseconds of the
+machine's clock, which all its processes share.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ class DueTimes:
     count: int
 
     def due(self, number: int) -> int:
-        """When the message of this number, from 0 on, is due; a later one is never due before an earlier one."""
+        """Return when this message, numbered from 0, is due; a later one is never due before an earlier one."""
         return self.began + round(number * SECOND / self.per_second)
 
     def owed(self, now: int) -> int:
-        """How many messages are due by now, from the first on."""
+        """Return how many messages are due by now."""
         passed = min(self.count, max(0, int((now - self.began) * self.per_second / SECOND)))
         # The division may be off by one at the very moment that a message is due.
         while passed < self.count and self.due(passed) <= now:
@@ -39,7 +38,7 @@ class DueTimes:
         return passed
 
     def wait_s(self, sent: int, now: int) -> float:
-        """How long nothing is to be done after the first ``sent`` messages."""
+        """Return how long to wait after the first ``sent`` messages."""
         return max(0, self.due(sent) - now) / SECOND if sent < self.count else 0.0
 
 
@@ -49,7 +48,7 @@ LEAST = _STAMP.size
 
 
 class StampedBodies:
-    """Bodies of ``size`` bytes, of at least 8, each with a time and other bytes behind it than its neighbours."""
+    """Bodies of ``size`` bytes, of at least 8, each with a time and bytes after it that differ from its neighbours'."""
 
     def __init__(self, size: int, different: int = 4096) -> None:
         self._rest = max(0, size - LEAST)
@@ -58,13 +57,13 @@ class StampedBodies:
         self._at = 0
 
     def stamped(self, time_ns: int) -> bytes:
-        """The next body."""
+        """Return the next body."""
         at = self._at = (self._at + 1) % self._different
         return _STAMP.pack(time_ns) + self._noise[at : at + self._rest]
 
 
 def stamp_of(body: bytes) -> int:
-    """The time in a body."""
+    """Return the time in a body."""
     (time_ns,) = _STAMP.unpack_from(body)
     assert isinstance(time_ns, int)
     return time_ns

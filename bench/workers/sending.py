@@ -1,8 +1,8 @@
 """
-A process that sends: by one of the ways of :class:`~rmq.client.Producer`, so many calls at once.
+A process that sends, by one of the ways of :class:`~rmq.client.Producer`, several calls at once.
 
-All that the producer does is inside the clock, and nothing that only the benchmark does: bodies (and, unless ``style``
-says otherwise, messages) are made before (see also :func:`~rmq.bench.processes.settle`).
+All work of the producer is inside the clock, and none of the benchmark's own: bodies (and, unless ``style`` says
+otherwise, messages) are made before (see also :func:`~rmq.bench.processes.settle`).
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ Send = Callable[[Producer, Any], Awaitable[object]]  # one call, with one of the
 
 
 def warm_up(load: Load) -> Load:
-    """What is sent before the clock runs: the same in small."""
+    """Return what is sent before the clock runs: a small share of the load."""
     return dataclasses.replace(load, messages=max(min(load.messages // 5, WARM_UP), 1))
 
 
 def key(part: int, number: int) -> str:
-    """The key of a message: no other has it."""
+    """Return the key of a message, unique among all."""
     return f"order-{part}-{number}"
 
 
 def messages_of(topic: str, load: Load, part: int = 0) -> list[list[Message]]:
-    """All messages in lists of ``batch``, with the tags and keys that the load asks for."""
+    """Make all messages, in lists of ``batch``, with the tags and keys of the load."""
     tags = [f"tag-{number}" for number in range(load.tags)]
     numbers = count()
 
@@ -53,7 +53,7 @@ def messages_of(topic: str, load: Load, part: int = 0) -> list[list[Message]]:
 
 
 def prepared(style: str, topic: str, load: Load, part: int = 0) -> tuple[Sequence[Any], Send]:
-    """What is sent call by call, and how."""
+    """Return what is sent call by call, and the function that sends it."""
     if style == "bodies":
         return load.bodies(), lambda producer, bodies: producer.send_bodies(topic, bodies)
     if style == "messages":
@@ -68,7 +68,7 @@ def prepared(style: str, topic: str, load: Load, part: int = 0) -> tuple[Sequenc
 
 
 async def send_all(producers: Sequence[Producer], items: Sequence[Any], send: Send, in_flight: int) -> None:
-    """Send everything: so many tasks, the producers shared out to them, each wait for one answer after the other."""
+    """Send everything by ``in_flight`` tasks over all producers, each waiting for one receipt after the other."""
     left = iter(items)  # shared: each is taken once
 
     async def send_in_turn(producer: Producer) -> None:
@@ -88,19 +88,19 @@ class Queried(Protocol):
 
 
 async def caught_up(admin: Queried, topic: str, last: str, now: Callable[[], float] = monotonic) -> float:
-    """When the key of the last message finds it, and no part of the log waits for being indexed."""
+    """Return when the key of the last message finds it, and the whole log is indexed."""
     until = now() + CATCH_UP_S
     while True:
         found = await admin.query_messages(last, topic)
         if found.messages and not found.lag_bytes:
             return now()
         if now() > until:
-            raise BenchError(f"the message of the key {last} was not found for {CATCH_UP_S:g} s")
+            raise BenchError(f"the message with the key {last} was not found within {CATCH_UP_S:g} s")
         await asyncio.sleep(LOOK_AGAIN_S)
 
 
 async def main(*, address: str, topic: str, warm_topic: str, style: str, load: dict[str, Any], part: int) -> None:
-    """Prepare, warm up, send; say when the first call began and the last one ended."""
+    """Prepare, warm up, send; report when the first call began and the last one ended."""
     work = Load(**load)
     async with AsyncExitStack() as stack:
         admin = await stack.enter_async_context(Admin(address))

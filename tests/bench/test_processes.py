@@ -32,7 +32,7 @@ def is_gone(pid: int) -> bool:
 def test_a_child_says_lines_and_begins_when_told() -> None:
     child = python(ECHO)
     try:
-        assert child.told(30) == {"ready": True}
+        assert child.reply(30) == {"ready": True}
         child.go()
         assert child.line(30) == "go\n"
     finally:

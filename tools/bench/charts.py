@@ -1,4 +1,4 @@
-"""Which plots a report has: one of all targets, one of each command line that can be drawn. Pure."""
+"""Chooses the plots of a report: one of all targets, and one or more of each command line that can be drawn. Pure."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _bar(figure: Figure) -> Bar:
 
 
 def _latencies(title: str, run: Run) -> str:
-    """Of what messages took: what was measured beside, such as a late sender, has no durability, and is left out."""
+    """Plot the latencies of messages; what has no durability, such as a late sender, is left out."""
     durable = {one.key.rpartition(".")[0]: one for one in run.figures if one.flush and one.unit == "ms"}
     shown = {key: of for what, of in run.percentiles.items() if (key := f"{run.benchmark}.{what}") in durable}
     names = list(dict.fromkeys(name for of in shown.values() for name in of))

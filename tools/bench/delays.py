@@ -1,5 +1,5 @@
 """
-What delayed messages cost a producer and a broker while they wait, beside the same messages without a delay.
+Measures what deferred messages cost a producer and a broker, next to the same messages without a delay.
 
     make bench-delays                                all of it: 1 million messages, 5 pairs, both flush modes
     make bench-delays ARGS=--quick                   5,000 messages, 1 pair, in some seconds
@@ -182,10 +182,10 @@ async def request_all(connection: Connection, frames: Iterator[ops.Send]) -> Non
 
 
 async def check_waiting(admin: Admin, messages: int) -> None:
-    """A figure about messages that do not wait would be worth nothing."""
+    """Check that so many messages are deferred."""
     found = await admin.list_deferred(limit=1)
     if found.total_messages != messages:
-        raise SystemExit(f"{found.total_messages} messages wait in the broker instead of {messages}")
+        raise SystemExit(f"{found.total_messages} messages are deferred instead of {messages}")
 
 
 def cpu_s(pid: int) -> float:
@@ -200,7 +200,7 @@ def machine() -> str:
 
 
 def say(text: str) -> None:
-    """Tell whoever waits."""
+    """Print progress."""
     print(text, file=sys.stderr, flush=True)
 
 

@@ -1,4 +1,4 @@
-"""What ``rmq-bench all --json`` found, read back: runs with their figures, and targets with what they came to. Pure."""
+"""Reads what ``rmq-bench all --json`` found: runs with their figures, and targets with their results. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NOT_ABOUT = {"benchmark", "command", "targets", "figures", "verdicts", "why_not
 
 
 class NotAReport(Exception):
-    """What was read is not what a report can be made of; the text is one sentence for whoever asked for it."""
+    """The JSON is not one that a report can be made of; the text is one sentence for the user."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Findings:
 
 
 def whose(figure: Figure) -> str:
-    """``rmq``, ``machine`` or ``peer``: told by the key and the durability, which peers say in words of their own."""
+    """Return ``rmq``, ``machine`` or ``peer``, by the key and the durability, which peers say in words of their own."""
     if figure.flush is None or _LIMITS.intersection(figure.key.split(".")):
         return "machine"
     return "rmq" if figure.flush in ("sync", "async") else "peer"
@@ -67,7 +67,7 @@ def score(verdict: Verdict, value: float) -> float:
 
 
 def is_target(verdict: Verdict) -> bool:
-    """Whether something is wanted of it."""
+    """True if it has a bound, or was not measured."""
     return verdict.at_least is not None or verdict.at_most is not None or not verdict.samples
 
 

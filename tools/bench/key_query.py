@@ -161,7 +161,7 @@ async def ping(address: str, spent: list[float]) -> None:
 
 
 def times(actions: list[Callable[[], object]]) -> dict[str, float]:
-    """Run and time actions; besides, the processor's time, which a busy machine does not change."""
+    """Run and time actions; also the processor time, which a busy machine does not change."""
     spent, cpu = [], time.thread_time()
     for action in actions:
         began = time.perf_counter()

@@ -1,7 +1,7 @@
 """
-The plots of a report, as SVG: targets beside what was found, bars of rates, and lines of distributions and growth.
+Draws plots as SVG: targets next to what was found, bars of rates, lines of distributions and growth.
 
-Pure: the same input gives the same bytes. Every plot has a title, units, and the numbers beside what stands for them.
+Pure: the same input gives the same bytes. Every plot has a title, units, and numbers next to the marks.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from xml.sax.saxutils import escape
 
 FONT = "Helvetica, Arial, 'DejaVu Sans', sans-serif"
 INK, SOFT, FAINT = "#1f2933", "#5f6b76", "#d9dee3"
-# Told apart by people who do not see colours as most do, and in grey.
+# Distinguishable for colour-blind readers, and in grey.
 BLUE, ORANGE, GREY, OCHRE, GREEN, PLUM = "#2b6cb0", "#c4500a", "#98a2ad", "#d9a21b", "#2f8f6b", "#8a4f9e"
 PALETTE = (BLUE, ORANGE, GREEN, PLUM, OCHRE, GREY)
 
 
 class Drawing:
-    """What is drawn so far; the card is white with a border, so that it is as readable on a dark page."""
+    """Collects the parts of a drawing on a white card with a border, which is readable on a dark page, too."""
 
     def __init__(self, title: str, width: int = 820) -> None:
         self.width = width

@@ -1,11 +1,8 @@
 """
-``make bench-report``: the part of docs/benchmarks.md that is made from measurements, and its plots.
+Writes the measured part of docs/benchmarks.md, and its plots, from docs/benchmarks.json: ``make bench-report``.
 
-    make bench-report                      from docs/benchmarks.json, which is kept
-    make bench-report RUN=1                measures first, some 12 minutes, and keeps that instead
-
-The part stands between two comments; what is written around it stays. Plots are docs/images/bench-*.svg; those that no
-longer belong to anything are removed.
+``RUN=1`` measures first, some 12 minutes, and keeps that as the JSON. The part stands between two comments; everything
+around it stays. Plots are docs/images/bench-*.svg; those of a former report are removed.
 """
 
 from __future__ import annotations
@@ -107,7 +104,7 @@ def _targets(found: Findings, plots: Sequence[Plot]) -> str:
 
 
 def _method(found: Findings) -> str:
-    lines = ["### What was measured, and how", "", f"The machine: {described(found.machine) or 'not told'}.", ""]
+    lines = ["### What was measured, and how", "", f"The machine: {described(found.machine) or 'unknown'}.", ""]
     for run in found.runs:
         lines += [f"#### {TITLES.get(run.benchmark, run.benchmark)}: `{run.command}`", ""]
         if run.why_not:

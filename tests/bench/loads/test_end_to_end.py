@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rmq.bench.figures import Figure
-from rmq.bench.loads.end_to_end import beside_peers, measure, prefix, targets
+from rmq.bench.loads.end_to_end import against_rivals, measure, prefix, targets
 from rmq.bench.options import Load, Options
 from rmq.bench.yardsticks import NO_RIVALS
 
@@ -36,7 +36,7 @@ def test_runs_of_other_kinds_have_keys_of_their_own() -> None:
 
 
 def test_ours_is_compared_with_the_peer_that_was_best_in_the_same_round_and_with_each() -> None:
-    found = beside_peers(figure(100, 90), {"a": figure(5, 6), "b": figure(10, 3)}, {"a": "", "b": ""})
+    found = against_rivals(figure(100, 90), {"a": figure(5, 6), "b": figure(10, 3)}, {"a": "", "b": ""})
 
     assert [(one.key, one.samples) for one in found] == [
         ("P3.peer", [10.0, 15.0]), ("P3.peer.a", [20.0, 15.0]), ("P3.peer.b", [10.0, 30.0]),
@@ -45,12 +45,12 @@ def test_ours_is_compared_with_the_peer_that_was_best_in_the_same_round_and_with
 
 
 def test_the_best_of_those_that_are_there_is_not_the_best_of_all() -> None:
-    best, there, missing = beside_peers(figure(100), {"a": figure(5)}, {"a": "", "b": "no server"})
+    best, there, missing = against_rivals(figure(100), {"a": figure(5)}, {"a": "", "b": "no server"})
 
     assert (best.met, best.why_not) == (None, "b: no server")
     assert (there.samples, there.met) == ([20.0], True)
     assert (missing.met, missing.why_not) == (None, "no server")
-    assert [one.why_not for one in beside_peers(figure(100), {}, {})] == [NO_RIVALS]
+    assert [one.why_not for one in against_rivals(figure(100), {}, {})] == [NO_RIVALS]
 
 
 def test_a_disk_without_room_shows_no_target_and_says_why() -> None:

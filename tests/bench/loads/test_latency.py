@@ -11,7 +11,7 @@ import asyncio
 import pytest
 
 from rmq.bench.figures import Figure, interleave
-from rmq.bench.loads.latency import LatencyPart, Sizes, beside_echo, flushes, measure
+from rmq.bench.loads.latency import LatencyPart, Sizes, against_echo, flushes, measure
 from rmq.bench.options import Load, Options
 from rmq.client import Admin
 from rmq.testing.broker import BrokerThread
@@ -81,14 +81,14 @@ def test_a_round_trip_is_judged_by_the_echoes_of_its_own_rounds() -> None:
         single.add(took_us)
     echo = Figure("latency.echo", "echo", "ms", samples=[0.02, 0.02, 0.1])
 
-    verdict = beside_echo(single, echo)
+    verdict = against_echo(single, echo)
 
     assert verdict.samples == pytest.approx([2.0, 3.0, 2.0])
     assert verdict.met is True
 
 
 def test_without_async_nothing_is_said_about_echoes() -> None:
-    verdict = beside_echo(None, Figure("latency.echo", "echo", "ms", samples=[0.02]))
+    verdict = against_echo(None, Figure("latency.echo", "echo", "ms", samples=[0.02]))
 
     assert (verdict.met, verdict.flush) == (None, "sync")
     assert verdict.why_not

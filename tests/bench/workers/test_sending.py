@@ -112,5 +112,5 @@ async def test_a_key_counts_as_found_when_nothing_of_the_log_waits_for_its_index
 async def test_a_key_that_is_never_found_ends_the_benchmark() -> None:
     clock = count(step=40)
 
-    with pytest.raises(BenchError, match="key k was not found for 60 s"):
+    with pytest.raises(BenchError, match="key k was not found within 60 s"):
         await caught_up(Index(([], 0)), "t", "k", lambda: next(clock))

@@ -1,7 +1,7 @@
 """
-The client process of a peer: warms up, waits for the word, sends or consumes, and says when it began and ended.
+The client process of a peer: warms up, waits for the start signal, sends or consumes, and reports its times and counts.
 
-Times are of the machine's monotonic clock, which all its processes share.
+Times are on the machine's monotonic clock, which all its processes share.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ async def consume(client: Client, stream: str, load: Load) -> tuple[int, float]:
 
 
 class Count:
-    """A number that grows."""
+    """Counts messages that a broker has taken or given, for a waiter that needs so many."""
 
     def __init__(self) -> None:
         self.value = 0
@@ -94,13 +94,13 @@ class Count:
         self._failure = ""
 
     def add(self, more: int = 1) -> None:
-        """So many more."""
+        """Count more."""
         self.value += more
         if self.value >= self._wanted:
             self._wake()
 
     def fail(self, why: str) -> None:
-        """Whoever waits, now or later, is told that it went wrong."""
+        """Raise BenchError in the waiter, now or later."""
         self._failure = self._failure or why
         self._wake()
 

@@ -47,7 +47,7 @@ def configuration(port: int, folder: Path) -> str:
 
 @contextmanager
 def start(folder: Path) -> Iterator[Server]:
-    """A server that runs; it greets whoever connects."""
+    """Start a server; it greets every connection."""
     port = free_port()
     settings = folder / "nats.conf"
     settings.write_text(configuration(port, folder))

@@ -1,4 +1,4 @@
-"""What the other brokers have in common: how one is asked for a figure, and why one may not be there."""
+"""What the other brokers have in common: a server of ours on loopback, figures, and why one cannot be measured here."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Server:
 
 
 Native = Callable[[Load, Server], float]
-OVERHEAD = 200  # bytes beside the body that a stored message costs the worst of them, about
+OVERHEAD = 200  # bytes that a stored message costs the worst of them in addition to its body, about
 SPARE = 1 << 30  # a disk that has less than this left is left alone
 
 
@@ -51,7 +51,7 @@ class PeerBroker:
     """
 
     name: str
-    durability: str  # in a few words, to stand beside every figure
+    durability: str  # in a few words, shown with every figure
     why_not: str
     client: str  # the module of the client process
     start: Callable[[Path], AbstractContextManager[Server]]
@@ -63,7 +63,7 @@ class PeerBroker:
         load = one_each(load)
         with self._ground(load) as server, self._client("produce", server, load) as producer:
             producer.go()
-            sent = producer.told()
+            sent = producer.reply()
         self._check(sent["stored"], load)
         return rate(load, sent["began"], sent["ended"])
 
@@ -77,7 +77,7 @@ class PeerBroker:
         ):
             consumer.go()
             producer.go()
-            sent, handled = producer.told(), consumer.told()
+            sent, handled = producer.reply(), consumer.reply()
         self._check(sent["stored"], load)
         self._check(handled["handled"], load)
         return rate(load, sent["began"], handled["ended"])
@@ -177,14 +177,14 @@ def run_server(
 
 
 def found(program: str) -> str:
-    """Where a program is, empty where it is not: also in the sbin beside a bin, where Debian keeps servers."""
+    """Find a program, also in the sbin next to a bin, where Debian keeps servers; empty if there is none."""
     folders = [Path(name) for name in os.environ.get("PATH", os.defpath).split(os.pathsep) if name]
     folders += [folder.with_name("sbin") for folder in folders if folder.name == "bin"]
     return shutil.which(program, path=os.pathsep.join(map(str, folders))) or ""
 
 
 def free_port() -> int:
-    """A port of loopback that nobody listens on."""
+    """Return a free port of loopback."""
     with socket.socket() as probe:
         probe.bind((LOCAL, 0))
         port: int = probe.getsockname()[1]
@@ -192,7 +192,7 @@ def free_port() -> int:
 
 
 def last_words(output: Path) -> str:
-    """The last line that a server wrote, for whoever wonders why it ended."""
+    """Return the last line that a server wrote, to say why it ended."""
     lines = output.read_text(errors="replace").strip().splitlines()
     return lines[-1].strip() if lines else "it said nothing"
 
@@ -219,7 +219,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         pass
     finally:
         try:
-            os.killpg(process.pid, signal.SIGKILL)  # itself, or what it started and left behind
+            os.killpg(process.pid, signal.SIGKILL)  # itself, or what it started and did not end
         except ProcessLookupError:
             pass
         process.wait()

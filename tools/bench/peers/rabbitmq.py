@@ -72,7 +72,7 @@ def environment(folder: Path, epmd_port: int, node_port: int) -> dict[str, str]:
 
 @contextmanager
 def start(folder: Path) -> Iterator[Server]:
-    """A node that runs, with a port mapper of its own: Erlang would start one and leave it behind."""
+    """Start a node with a port mapper of its own: one that Erlang starts would keep running."""
     port, epmd_port = free_port(), free_port()
     names = folder / "epmd"
     names.mkdir()
