@@ -1,18 +1,28 @@
-"""Every relative link in README.md and docs/ leads to a file that exists, and to a heading that it has."""
+"""Links in documents lead to files and headings that exist, and the pages for developers name files that exist."""
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+
+import pytest
 
 from refdocs.markdown import anchor
 
 ROOT = Path(__file__).parents[1]
+MADE = {".git", ".venv", ".cache", ".typing", "build", "dist", "__pycache__"}
 _FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"`+[^`\n]*`+")
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _OUTSIDE = re.compile(r"[a-z]+:")
+_WORD = re.compile(r"(?<![\w./<@%*-])[\w.-]+(?:/[\w.-]+)*/?(?![\w<*])")
+_COMING = re.compile(r"\bComing: .*?(?=\.\s|\||\Z)", re.DOTALL)
+_SOURCES = (".py", ".c", ".md", ".toml", ".svg")
+# Folders of a data directory, not of the checkout.
+_STORED = {"commitlog/", "consumequeue/", "index/", "config/", "quarantine/"}
 
 
 def links_of(text: str) -> list[str]:
@@ -47,12 +57,45 @@ def broken_links(page: Path) -> list[str]:
 
 
 @cache
+def tree() -> frozenset[str]:
+    """Return every file and folder of the checkout by path, and by each end of its path; a folder also with a slash."""
+    listed = (Path(folder, name) for folder, names in source_files() for name in names)
+    paths = {path.relative_to(ROOT) for path in listed}
+    folders = {parent for path in paths for parent in path.parents}
+    names = [path.as_posix() for path in paths | folders] + [f"{folder.as_posix()}/" for folder in folders]
+    return frozenset(name.split("/", depth)[-1] for name in names for depth in range(name.rstrip("/").count("/") + 1))
+
+
+def source_files() -> Iterator[tuple[str, list[str]]]:
+    """Walk the checkout without what is made in it."""
+    for folder, subfolders, names in os.walk(ROOT):
+        subfolders[:] = [name for name in subfolders if name not in MADE and not name.endswith(("_cache", "-info"))]
+        yield folder, names
+
+
+def paths_of(text: str) -> list[str]:
+    """
+    Return the files and folders of the checkout that a page names in code, inline or in blocks.
+
+    A sentence that starts with ``Coming:`` names those of a later version.
+    """
+    text = _COMING.sub("", text)
+    blocks = [match[0] for match in _FENCE.finditer(text)]
+    words = [word for code in (*blocks, *_CODE.findall(_FENCE.sub("", text))) for word in _WORD.findall(code)]
+    tops = {name.split("/")[0] for name in tree()}
+    return [
+        word for word in words
+        if word not in _STORED and (word.endswith((*_SOURCES, "/")) or ("/" in word and word.split("/")[0] in tops))
+    ]  # fmt: skip
+
+
+@cache
 def _anchors(page: Path) -> set[str]:
     return anchors_of(page.read_text())
 
 
 def test_every_link_of_the_documents_leads_somewhere() -> None:
-    pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    pages = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
     assert len(pages) > 10
     assert [link for page in pages for link in broken_links(page)] == []
@@ -79,4 +122,32 @@ def test_a_link_to_a_file_or_heading_that_is_not_there_is_found_out(tmp_path: Pa
         "page.md: gone.md: there is no such file",
         "page.md: other.md#gone: the page has no such heading",
         "page.md: #gone: the page has no such heading",
+    ]
+
+
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/architecture.md"])
+def test_every_path_that_a_page_for_developers_names_exists(page: str) -> None:
+    named = paths_of((ROOT / page).read_text())
+
+    assert len(named) > 40
+    assert sorted({path for path in named if path not in tree()}) == []
+
+
+def test_the_architecture_names_every_folder_of_the_packages() -> None:
+    named = paths_of((ROOT / "docs" / "architecture.md").read_text())
+    tops = (ROOT / "scripts" / "packages").read_text().split()
+    folders = {path.parent.relative_to(ROOT) for top in tops for path in (ROOT / top).rglob("__init__.py")}
+
+    assert sorted(str(folder) for folder in folders if f"{folder}/" not in named) == []
+
+
+def test_a_path_that_does_not_exist_is_found() -> None:
+    text = "`broker/store/files.py`, `store/files.py`, `files.py`, `broker/gone.py`; `rmq-admin top` or `a / b`.\n"
+    coming = "Coming: `net/gone.py`, later.\n"
+    block = "```none\nwire/gone/  tests/scripts/  --> gone.c\n```\n"
+
+    assert [path for path in paths_of(text + coming + block) if path not in tree()] == [
+        "wire/gone/",
+        "gone.c",
+        "broker/gone.py",
     ]
