@@ -55,6 +55,14 @@ def test_every_entry_of_the_changelog_starts_with_upgrading() -> None:
         assert re.findall(r"^### (.*)$", entry, re.MULTILINE)[0] == "Upgrading"
 
 
+def test_every_module_that_the_changelog_names_as_a_new_place_exists() -> None:
+    rows = re.findall(r"^\| `rmq\.[^|]*\|([^|]*)\|$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    places = [ROOT / name.replace(".", "/") for row in rows for name in re.findall(r"`rmq\.([\w.]+)`", row)]
+
+    assert places
+    assert [str(path) for path in places if not (path.is_dir() or path.with_suffix(".py").is_file())] == []
+
+
 def test_every_folder_with_modules_is_a_package() -> None:
     ours = [path.relative_to(ROOT) for path in python_files()]
     folders = {ROOT / path.parent for path in ours if path.parts[0] in TOP_PACKAGES and path.name != "pyspark_rmq.py"}
