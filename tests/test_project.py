@@ -63,6 +63,13 @@ def test_every_module_that_the_changelog_names_as_a_new_place_exists() -> None:
     assert [str(path) for path in places if not (path.is_dir() or path.with_suffix(".py").is_file())] == []
 
 
+def test_every_file_that_the_makefile_names_exists() -> None:
+    named = set(re.findall(r"(?<![\w/.-])(?:\w+/)+\w+\.(?:py|json|md)\b", (ROOT / "Makefile").read_text()))
+
+    assert len(named) > 10
+    assert sorted(name for name in named if not (ROOT / name).is_file()) == []
+
+
 def test_every_folder_with_modules_is_a_package() -> None:
     ours = [path.relative_to(ROOT) for path in python_files()]
     folders = {ROOT / path.parent for path in ours if path.parts[0] in TOP_PACKAGES and path.name != "pyspark_rmq.py"}
