@@ -1,4 +1,4 @@
-"""Fixtures and hooks for all tests: which loop a test runs on, what is installed, and what CI does not forgive."""
+"""Fixtures and hooks for all tests: the event loop of a test, the installed copy, options, the order of files."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # by a shell that began all this in the background
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # by a shell that started pytest in the background
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if wanted(config):
         config.pluginmanager.register(NoSkips(), "no-skips")
@@ -64,7 +64,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Refuse to test yesterday's code: rmq is installed as a copy, which edits to the checkout do not reach."""
+    """Refuse to test an outdated copy: rmq is installed as one, so edits to the checkout do not reach it."""
     stale = _first_difference()
     if stale is not None:
         raise pytest.UsageError(f"the installed rmq is not this checkout's ({stale}): run scripts/setup, then again")

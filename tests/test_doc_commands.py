@@ -12,7 +12,7 @@ import pytest
 from refdocs.pages import programs
 
 ROOT = Path(__file__).parents[1]
-# At the beginning of a line, behind a variable or the folder of the command, or where the shell begins another one.
+# At the start of a line, after a variable or the folder of the command, or where the shell starts another one.
 _BEGINS = r"(?:^\s*|[|;&(]\s*|/|^(?:\w+=\S+\s+)+)"
 _TYPED = re.compile(_BEGINS + r"(rmq-(?:admin|broker|produce|consume|bench)(?![\w.@-])[^`\n]*)")
 _ENDS = {"|", "||", "&&", ";", "&", ">", ">>", "2>", "<", "#"}
@@ -20,7 +20,7 @@ _PROGRAMS = programs()
 
 
 def lines_of(text: str) -> list[str]:
-    """What is to be typed: lines of blocks, and code within sentences."""
+    """Return the command lines of a page: those of shell blocks, and inline code."""
     blocks = re.findall(r"^ *```sh\n(.*?)^ *```", text, re.MULTILINE | re.DOTALL)
     inline = re.findall(r"`(rmq-[^`\n]+)`", re.sub(r"^ *```.*?^ *```", "", text, flags=re.MULTILINE | re.DOTALL))
     typed = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()] + inline
@@ -28,7 +28,7 @@ def lines_of(text: str) -> list[str]:
 
 
 def fault_of(line: str) -> str | None:
-    """What is wrong with a line; None if nothing is."""
+    """Return the fault of a command line, or None."""
     try:
         words = shlex.split(line, comments=True)
     except ValueError as error:
@@ -49,7 +49,7 @@ def fault_of(line: str) -> str | None:
 
 
 def _arguments(command: click.Command, words: list[str]) -> list[str]:
-    """The words that are no options and no values of options; those of a usage line are no words, either."""
+    """Return the positional arguments, without placeholders of usage lines."""
     with_value = [param for param in command.params if isinstance(param, click.Option) and not param.is_flag]
     takes = {name for param in with_value for name in param.opts}
     found, is_value = [], False
@@ -61,12 +61,12 @@ def _arguments(command: click.Command, words: list[str]) -> list[str]:
 
 
 def sentences_of(source: str) -> list[str]:
-    """The command lines that code tells people to type: between two backquotes."""
+    """Return the command lines that messages in the code suggest, between two backquotes."""
     return [match[1] for quoted in re.findall(r"`(rmq-[^`\n]+)`", source) for match in _TYPED.finditer(quoted)]
 
 
 @pytest.mark.parametrize("folder", (ROOT / "scripts" / "packages").read_text().split())
-def test_every_command_line_that_a_sentence_tells_to_type_is_one_that_exists(folder: str) -> None:
+def test_every_command_line_in_a_message_exists(folder: str) -> None:
     sources = [path.read_text() for path in sorted((ROOT / folder).rglob("*.py"))]
     faults = [fault_of(line) for source in sources for line in sentences_of(source)]
 
@@ -74,7 +74,7 @@ def test_every_command_line_that_a_sentence_tells_to_type_is_one_that_exists(fol
 
 
 @pytest.mark.parametrize("page", ["README.md", *sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("docs/**/*.md"))])
-def test_every_command_line_of_a_page_is_one_that_exists(page: str) -> None:
+def test_every_command_line_of_a_page_exists(page: str) -> None:
     faults = [fault_of(line) for line in lines_of((ROOT / page).read_text())]
 
     assert [fault for fault in faults if fault is not None] == []
@@ -95,7 +95,7 @@ def test_every_command_line_of_a_page_is_one_that_exists(page: str) -> None:
         ("rmq-consume --orderly --topik t", "there is no option --topik"),
     ],
 )
-def test_a_line_that_cannot_be_run_is_found_out(line: str, fault: str | None) -> None:
+def test_a_wrong_command_line_is_reported(line: str, fault: str | None) -> None:
     found = fault_of(line)
 
     assert found == (None if fault is None else f"{line}: {fault}")

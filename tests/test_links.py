@@ -26,12 +26,12 @@ _STORED = {"commitlog/", "consumequeue/", "index/", "config/", "quarantine/"}
 
 
 def links_of(text: str) -> list[str]:
-    """Where a page leads, without what is code."""
+    """Return the targets of the links of a page, without those in code."""
     return _LINK.findall(_CODE.sub("", _FENCE.sub("", text)))
 
 
 def anchors_of(text: str) -> set[str]:
-    """The anchors of a page's headings; the second of a name has a number."""
+    """Return the anchors of a page's headings; a repeated name gets a number."""
     found: dict[str, int] = {}
     names = set()
     for heading in re.findall(r"^#{1,6} +(.*?)\s*$", _FENCE.sub("", text), re.MULTILINE):
@@ -42,7 +42,7 @@ def anchors_of(text: str) -> set[str]:
 
 
 def broken_links(page: Path) -> list[str]:
-    """The links of a page that lead nowhere."""
+    """Return the links of a page that have no target."""
     broken = []
     for link in links_of(page.read_text()):
         if _OUTSIDE.match(link):
@@ -50,9 +50,9 @@ def broken_links(page: Path) -> list[str]:
         place, _, fragment = link.partition("#")
         target = (page.parent / place).resolve() if place else page
         if not target.exists():
-            broken.append(f"{page.name}: {link}: there is no such file")
+            broken.append(f"{page.name}: {link}: no such file")
         elif fragment and fragment not in _anchors(target):
-            broken.append(f"{page.name}: {link}: the page has no such heading")
+            broken.append(f"{page.name}: {link}: no such heading in the page")
     return broken
 
 
@@ -94,7 +94,7 @@ def _anchors(page: Path) -> set[str]:
     return anchors_of(page.read_text())
 
 
-def test_every_link_of_the_documents_leads_somewhere() -> None:
+def test_every_link_of_the_documents_has_a_target() -> None:
     pages = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
     assert len(pages) > 10
@@ -110,7 +110,7 @@ def test_every_page_of_docs_is_in_its_index() -> None:
     )
 
 
-def test_a_link_to_a_file_or_heading_that_is_not_there_is_found_out(tmp_path: Path) -> None:
+def test_a_link_to_a_missing_file_or_heading_is_reported(tmp_path: Path) -> None:
     (tmp_path / "other.md").write_text("# Other\n\n## A part, of it\n\n## Twice\n\n## Twice\n")
     page = tmp_path / "page.md"
     page.write_text(
@@ -119,9 +119,9 @@ def test_a_link_to_a_file_or_heading_that_is_not_there_is_found_out(tmp_path: Pa
     )
 
     assert broken_links(page) == [
-        "page.md: gone.md: there is no such file",
-        "page.md: other.md#gone: the page has no such heading",
-        "page.md: #gone: the page has no such heading",
+        "page.md: gone.md: no such file",
+        "page.md: other.md#gone: no such heading in the page",
+        "page.md: #gone: no such heading in the page",
     ]
 
 
@@ -141,7 +141,7 @@ def test_the_architecture_names_every_folder_of_the_packages() -> None:
     assert sorted(str(folder) for folder in folders if f"{folder}/" not in named) == []
 
 
-def test_a_path_that_does_not_exist_is_found() -> None:
+def test_a_path_that_does_not_exist_is_reported() -> None:
     text = "`broker/store/files.py`, `store/files.py`, `files.py`, `broker/gone.py`; `rmq-admin top` or `a / b`.\n"
     coming = "Coming: `net/gone.py`, later.\n"
     block = "```none\nwire/gone/  tests/scripts/  --> gone.c\n```\n"

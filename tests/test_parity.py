@@ -1,4 +1,4 @@
-"""``docs/rocketmq-parity.md`` tells the truth: every row is there, and what shows it is collected by pytest."""
+"""Every row of ``docs/rocketmq-parity.md`` is complete, and pytest collects the tests that it names."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HEADER = ["number", "what", "state", "shown by"]
 
 
 class Row(NamedTuple):
-    """A line of one of the tables."""
+    """One row of a table."""
 
     number: int
     words: str
@@ -36,12 +36,12 @@ class Row(NamedTuple):
 
     @property
     def tests(self) -> list[str]:
-        """The tests that are named."""
+        """Return the tests that the row names."""
         return re.findall(r"`([^`]+)`", self.shown_by)
 
 
 def rows_under(heading: str, document: str) -> list[Row]:
-    """The rows of the table behind a heading; a line of a table that is no row is a mistake."""
+    """Return the rows of the table under a heading; fail at a line that cannot be read as a row."""
     _, found, rest = document.partition(f"\n## {heading}\n")
     assert found, f"there is no heading {heading!r}"
     lines = [line for line in rest.partition("\n## ")[0].splitlines() if line.lstrip().startswith("|")]
@@ -53,7 +53,7 @@ def rows_under(heading: str, document: str) -> list[Row]:
 
 
 def faults(document: str) -> list[str]:
-    """All that is wrong with the page but for tests that do not exist."""
+    """Return every fault of the page, except named tests that do not exist."""
     found = []
     for heading, numbers in TABLES.items():
         rows = rows_under(heading, document)
@@ -65,7 +65,7 @@ def faults(document: str) -> list[str]:
 
 
 def faults_of(row: Row, *, may_wait: bool) -> list[str]:
-    """What is wrong with a row."""
+    """Return the faults of a row."""
     found = []
     if len(row.words) < 10:
         found.append("it does not say what")
@@ -84,7 +84,7 @@ def faults_of(row: Row, *, may_wait: bool) -> list[str]:
 
 
 def not_collected(tests: set[str]) -> set[str]:
-    """The tests of these that pytest does not find."""
+    """Return those of the tests that pytest does not collect."""
     files = sorted({test.partition("::")[0] for test in tests} & {str(path) for path in _test_files()})
     listed = subprocess.run(
         [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *files],
@@ -98,21 +98,21 @@ def _test_files() -> list[Path]:
     return [path.relative_to(ROOT) for path in (ROOT / "tests").rglob("test_*.py")]
 
 
-def test_every_row_is_there_and_says_what_shows_it_or_what_it_waits_for() -> None:
+def test_every_row_is_complete() -> None:
     assert faults(DOCUMENT) == []
 
 
-def test_every_test_that_is_named_is_collected_and_one_that_does_not_exist_is_found_out() -> None:
+def test_every_named_test_is_collected_and_a_missing_one_is_reported() -> None:
     named = {test for heading in TABLES for row in rows_under(heading, DOCUMENT) for test in row.tests}
     assert len(named) > 200
     here = f"tests/{Path(__file__).name}::"
     missing = {f"{here}test_that_nobody_wrote", "tests/test_nowhere.py::test_x"}
 
-    assert not_collected({f"{here}test_a_page_that_is_wrong_is_found_out", *named, *missing}) == missing
+    assert not_collected({f"{here}test_a_wrong_page_is_reported", *named, *missing}) == missing
 
 
 def changed(pattern: str, by: str) -> Callable[[str], str]:
-    """The page with the first place that matches replaced."""
+    """Return a function that replaces the first match in the page."""
 
     def change(document: str) -> str:
         after, count = re.subn(pattern, by, document, count=1, flags=re.MULTILINE)
@@ -136,5 +136,5 @@ def changed(pattern: str, by: str) -> Callable[[str], str]:
         (changed(r"^(\| 26 \| A neg.* \|) done \|.*\|$", r"\1 not yet: delays | |"), "Holes closed 26: 'not"),
     ],
 )  # fmt: skip
-def test_a_page_that_is_wrong_is_found_out(change: Callable[[str], str], fault: str) -> None:
+def test_a_wrong_page_is_reported(change: Callable[[str], str], fault: str) -> None:
     assert [line for line in faults(change(DOCUMENT)) if line.startswith(fault)]

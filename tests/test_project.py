@@ -1,4 +1,4 @@
-"""Promises that the repository makes as a whole: versions agree, names are mapped, files stay readable and clean."""
+"""Rules for the repository as a whole: versions agree, named files exist, no file has what it must not have."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MADE = {".git", ".venv", ".cache", ".typing", "build", "dist", "__pycache__"}
 
 @cache
 def project_files() -> list[Path]:
-    """Files that are, or would be, under version control."""
+    """Return the files that are, or would be, under version control."""
     listed = subprocess.run(
         ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         capture_output=True,
@@ -29,7 +29,7 @@ def project_files() -> list[Path]:
     )
     if listed.returncode == 0 and listed.stdout:
         files = [ROOT / name for name in listed.stdout.split("\0") if name]
-    else:  # an unpacked archive, or a checkout that belongs to somebody else
+    else:  # an unpacked archive, or a checkout that belongs to another user
         files = []
         for folder, subfolders, names in os.walk(ROOT):
             subfolders[:] = [name for name in subfolders if name not in MADE and not name.endswith(("_cache", "-info"))]
@@ -98,7 +98,7 @@ def test_no_module_imports_a_package_of_ours_by_its_bare_name() -> None:
     assert bare == []
 
 
-def test_no_archive_was_committed_by_mistake() -> None:
+def test_no_archive_is_committed() -> None:
     archives = (".whl", ".zip", ".jar", ".tar", ".tgz", ".gz")
 
     assert [str(path.relative_to(ROOT)) for path in project_files() if path.suffix in archives] == []
@@ -108,7 +108,7 @@ def test_no_archive_was_committed_by_mistake() -> None:
     ("what", "pattern"),
     [
         ("host of a package index", r"pypi\.org|pythonhosted" + r"\.org|(index-url|find-links)\s*[ =]\s*\S"),
-        ("home folder of somebody", r"(?<![\w.~$}])/(?:home|Users)/[a-z]\w*/|(?<![\w.~$}])/root" + r"/\S"),
+        ("home folder of a user", r"(?<![\w.~$}])/(?:home|Users)/[a-z]\w*/|(?<![\w.~$}])/root" + r"/\S"),
     ],
 )
 def test_no_file_names_a(what: str, pattern: str) -> None:
@@ -130,7 +130,7 @@ def test_constraints_are_exact_versions_and_nothing_else() -> None:
     assert [line for line in lines if not re.fullmatch(r"[A-Za-z0-9._-]+==[0-9][A-Za-z0-9.+!-]*", line)] == []
 
 
-def test_constraints_cover_what_we_ask_for() -> None:
+def test_constraints_cover_every_dependency() -> None:
     def canonical(name: str) -> str:
         return re.sub(r"[-_.]+", "-", name).lower()
 

@@ -1,4 +1,4 @@
-"""The wheel, as a stranger gets it: complete, and at peace with scripts that are called like our folders."""
+"""The wheel is complete, and scripts of users may have the names of our folders."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def pip(*arguments: str | Path, cwd: Path, **more: str) -> None:
 
 
 def build(copy: Path, **more: str) -> Path:
-    """Built from a copy, so that no build folder is left in the checkout, and with the tools at hand: no network."""
+    """Build from a copy, so that the checkout keeps no build folder, with installed tools and without a network."""
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, copy)
     for name in ("scripts", *PACKAGES):
@@ -50,7 +50,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment with the wheel in it, and our dependencies (but not our own rmq) within reach."""
+    """Provide an environment with the wheel and our dependencies, but without the rmq of the checkout."""
     home = tmp_path_factory.mktemp("environment")
     venv.create(home / "venv", with_pip=False)
     python = home / "venv" / "bin" / "python"
@@ -77,7 +77,7 @@ def folder_of_a_user(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_users_own_consumer_and_cli_are_left_alone(installed: Path, folder_of_a_user: Path) -> None:
+def test_scripts_named_like_our_folders_do_not_shadow_rmq(installed: Path, folder_of_a_user: Path) -> None:
     code = "import rmq.wire, rmq.broker, rmq.client, rmq.consumer, rmq.cli; print(rmq.broker.__file__)"
 
     said = run(installed / "venv" / "bin" / "python", "-c", code, cwd=folder_of_a_user)
@@ -98,19 +98,19 @@ def test_spark_finds_its_module_as_a_file(installed: Path) -> None:
 
 def test_every_source_is_in_the_wheel(installed: Path) -> None:
     sources = {path for name in PACKAGES for path in (ROOT / name).rglob("*.py")} | {ROOT / "api" / "py.typed"}
-    sources = {path for path in sources if path.name != "pyspark_rmq.py"}  # it lies beside rmq
+    sources = {path for path in sources if path.name != "pyspark_rmq.py"}  # installed next to rmq
     expected = {path.relative_to(ROOT / "api" if path.parent == ROOT / "api" else ROOT) for path in sources}
 
     assert [name for name in sorted(expected) if not (site_packages(installed) / "rmq" / name).is_file()] == []
 
 
-def test_nothing_else_is_installed_beside_it(installed: Path) -> None:
+def test_the_wheel_installs_nothing_else(installed: Path) -> None:
     names = {path.name for path in site_packages(installed).iterdir() if path.name != "__pycache__"}
 
     assert {name for name in names if not name.endswith((".dist-info", ".pth"))} == {"rmq", "pyspark_rmq.py"}
 
 
-def test_without_a_compiler_python_does_the_work_of_the_compiled_module(tmp_path: Path) -> None:
+def test_without_a_compiler_python_replaces_the_c_module(tmp_path: Path) -> None:
     (tmp_path / "checkout").mkdir()
     wheel = build(tmp_path / "checkout", CC="/nowhere/cc")
     code = (

@@ -36,7 +36,7 @@ def test_an_option_is_shown_with_its_default_variable_and_limits(shown: object, 
     assert shown == expected
 
 
-def test_what_is_hidden_is_not_shown() -> None:
+def test_hidden_commands_and_options_are_left_out() -> None:
     group = click.Group("g", commands=[click.Command("seen"), click.Command("unseen", hidden=True)])
     hidden = click.Command("x", params=[click.Option(["--h"], hidden=True)])
 
@@ -44,7 +44,7 @@ def test_what_is_hidden_is_not_shown() -> None:
     assert options_of(hidden) == []
 
 
-def test_a_paragraph_with_a_mark_keeps_its_lines() -> None:
+def test_a_marked_paragraph_keeps_its_lines() -> None:
     command = click.Command("x", help="One\n    two.\n\n    \b\n    a  b\n    c  d")
 
     assert help_text(command) == "One\ntwo.\n\n```\na  b\nc  d\n```"
@@ -61,7 +61,7 @@ def test_every_command_has_a_section_with_its_usage_and_every_example() -> None:
                 assert f"\n{example}\n" in text
 
 
-def test_an_option_that_many_commands_share_is_told_once_and_its_other_default_where_it_differs() -> None:
+def test_a_shared_option_is_described_once_with_differing_defaults_at_each_command() -> None:
     def program(level: str) -> click.Command:
         level_option = click.Option(["--log-level"], type=click.Choice(["info", "error"]), default=level, help="Level.")
         return click.Command("x", help="X.", params=[level_option])

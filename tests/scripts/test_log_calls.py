@@ -12,7 +12,7 @@ HEAD = 'from .log import get_logger\nlog = get_logger("rmq.x")\n'
 
 
 def found(body: str, **others: str) -> list[tuple[str, str, list[str]]]:
-    """Name, level and keys of what a module logs, beside others of its package."""
+    """Return name, level and keys of the events of a module, next to others of its package."""
     modules = {"x/module.py": HEAD + body, **{f"x/{name}.py": text for name, text in others.items()}}
     return [(name, level, keys) for name, level, _, keys in events_in(modules)]
 
@@ -34,7 +34,7 @@ def test_a_call_of_the_log_is_an_event_with_its_level_and_keys(body: str, expect
     assert found(body) == expected
 
 
-def test_a_name_that_a_function_is_handed_is_looked_up_where_it_is_called() -> None:
+def test_an_event_name_passed_as_an_argument_is_found_at_the_calls() -> None:
     body = "class A:\n    def _warn(self, queue, event):\n        log.warning(event, queue=queue)\n"
 
     calls = 'self._warn(1, "a.b")\nself._warn(2, event="a.c")\nself._warn(3, "a.b")'
@@ -42,7 +42,7 @@ def test_a_name_that_a_function_is_handed_is_looked_up_where_it_is_called() -> N
     assert found(body, other=calls) == [("a.b", "warning", ["queue"]), ("a.c", "warning", ["queue"])]
 
 
-def test_a_name_that_travels_as_a_pair_with_its_advice_is_found_where_the_pair_is_made() -> None:
+def test_an_event_name_paired_with_its_advice_is_found_where_the_pair_is_made() -> None:
     body = "def warn(event, advice):\n    log.warning(event, advice=advice)\nwarn(*judged)\n"
 
     assert found(body, other='x = ("listener.odd", text)\ny = ("no event", 1)') == [
@@ -62,12 +62,12 @@ def test_a_name_that_travels_as_a_pair_with_its_advice_is_found_where_the_pair_i
         ('logging.getLogger("x").error("a.b")', "what logs must be called log"),
     ],
 )
-def test_what_cannot_be_told_from_the_source_is_an_error_with_its_place(body: str, complaint: str) -> None:
+def test_an_event_that_the_source_does_not_show_is_an_error_with_its_place(body: str, complaint: str) -> None:
     with pytest.raises(Unclear, match=complaint):
         found(body)
 
 
-def test_an_event_of_several_places_has_the_levels_loggers_and_keys_of_all(tmp_path: Path) -> None:
+def test_an_event_logged_in_several_places_has_the_levels_loggers_and_keys_of_all(tmp_path: Path) -> None:
     (tmp_path / "x").mkdir()
     (tmp_path / "x" / "a.py").write_text(HEAD + 'log.info("a.b", one=1, two=2)\n')
     (tmp_path / "x" / "b.py").write_text('log = get_logger(__name__)\nlog.error("a.b", two=2, three=3)\n')

@@ -1,4 +1,4 @@
-"""Texts of the code become Markdown that shows them as they are."""
+"""Texts of the code become Markdown that shows them unchanged."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_code_is_shown_as_it_is_typed(text: str, shown: str) -> None:
     ("text", "shown"),
     [("a < b", "a &lt; b"), ("all *", r"all \*"), ("the ``a < *`` of *", r"the `a < *` of \*")],
 )
-def test_prose_has_no_marks_but_those_of_code(text: str, shown: str) -> None:
+def test_prose_keeps_only_the_marks_of_code(text: str, shown: str) -> None:
     assert prose(text) == shown
 
 
@@ -37,9 +37,9 @@ def test_prose_has_no_marks_but_those_of_code(text: str, shown: str) -> None:
         ("Kafka, RabbitMQ", "kafka-rabbitmq"),
     ],
 )
-def test_an_anchor_is_what_the_hosts_of_repositories_make_of_a_heading(heading: str, name: str) -> None:
+def test_an_anchor_matches_those_of_repository_hosts(heading: str, name: str) -> None:
     assert anchor(heading) == name
 
 
-def test_a_page_says_that_it_is_made_and_leaves_empty_parts_out() -> None:
+def test_a_page_says_that_it_is_generated_and_omits_empty_parts() -> None:
     assert page("T", "\nabout\n", "", block(["x"])) == f"# T\n\n{NOTE}\n\nabout\n\n```sh\nx\n```\n"

@@ -1,4 +1,4 @@
-"""The page of Python classes tells what a program may call, as it is called."""
+"""The page of Python classes shows what a program may call, and how."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ def section(name: str) -> str:
 
 
 def test_every_class_without_asyncio_has_a_twin_on_the_page() -> None:
-    told = {name for _, _, names in MODULES for name in names}
+    listed = {name for _, _, names in MODULES for name in names}
 
     blocking = {"rmq.client.sync": {"Producer"}, "rmq.consumer.sync": {"Consumer", "PullConsumer"}}
     for module, names in blocking.items():
         assert all(hasattr(importlib.import_module(module), name) for name in names)
-        assert names <= told
+        assert names <= listed
 
 
-def test_a_constructor_is_shown_with_its_defaults_and_without_what_is_for_tests() -> None:
+def test_a_constructor_is_shown_with_its_defaults_and_without_parameters_for_tests() -> None:
     consumer = section("Consumer")
 
     assert "    delivery_timeout_s: float = 30.0,\n" in section("Producer")
@@ -30,13 +30,13 @@ def test_a_constructor_is_shown_with_its_defaults_and_without_what_is_for_tests(
     assert "now:" not in consumer
 
 
-def test_a_method_is_shown_as_it_is_called_with_what_it_returns_and_raises() -> None:
+def test_a_method_is_shown_with_its_call_result_and_errors() -> None:
     assert "| `await list_groups() -> list[GroupRow]` | All groups" in section("Admin")
     assert "Raises `RequestTimeout`, `OutcomeUnknown`, `ProducerFenced`, `Refused`. |" in section("Producer")
     assert "`await send(message: Message, *, sharding_key: ShardingKey \\| None = None" in section("Producer")
 
 
-def test_what_programs_are_given_has_its_properties_and_no_constructor() -> None:
+def test_a_class_that_programs_only_receive_has_properties_and_no_constructor() -> None:
     message = section("StoredMessage")
 
     assert "```python" not in message

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import venv
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,11 @@ class Checkout:
         assert done.returncode == 0, done.stderr
         return done.stderr.splitlines()[-1].removeprefix("setup: ").partition(" (")[0]
 
+    def setup_twice(self) -> list[str]:
+        """Run scripts/setup in two processes at once and return the last line of each."""
+        with ThreadPoolExecutor(2) as shells:
+            return list(shells.map(lambda _: self.setup(), range(2)))
+
     def pip_calls(self) -> list[str]:
         """Return the calls of pip since the last question."""
         calls = self.root / "pip.calls"
@@ -122,6 +128,13 @@ def test_a_changed_constraint_installs_everything_into_the_same_environment(chec
 
     assert checkout.marker.exists()
     assert checkout.pip_calls()[-1].endswith(".[spark,dev]")
+
+
+def test_two_shells_take_turns(checkout: Checkout) -> None:
+    assert shutil.which("flock"), "util-linux"
+    (checkout.root / "api" / "added.py").touch()
+
+    assert sorted(checkout.setup_twice()) == ["nothing changed", "reinstalled the project"]
 
 
 def test_naming_a_python_replaces_an_environment_of_another_version(checkout: Checkout) -> None:

@@ -1,4 +1,4 @@
-"""What people wrote about events and numbers is about those that exist, and about all of them."""
+"""Every event and metric has a written meaning, and every meaning an event or metric."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_every_event_has_a_meaning_and_every_meaning_an_event() -> None:
     assert tables.faults(found_events()) == []
 
 
-def test_an_event_without_a_meaning_and_a_meaning_without_an_event_are_told() -> None:
+def test_an_event_without_a_meaning_and_a_meaning_without_an_event_are_reported() -> None:
     events = [event for event in found_events() if event.name != "disk.full"] + [Event("broker", "disk.new")]
 
     assert tables.faults(events) == [
@@ -37,7 +37,7 @@ def test_every_meaning_is_a_sentence() -> None:
     assert [text for text in texts if text and not text.endswith((".", ")"))] == []
 
 
-async def test_every_number_of_a_broker_has_a_meaning_and_none_is_gone() -> None:
+async def test_every_metric_of_a_broker_has_a_meaning_and_every_meaning_a_metric() -> None:
     class NoLog:
         def sync(self) -> int:
             return 0
@@ -53,7 +53,7 @@ async def test_every_number_of_a_broker_has_a_meaning_and_none_is_gone() -> None
 
 
 @pytest.mark.parametrize("config", [BrokerConfig, ConsumerConfig])
-def test_every_setting_is_there_with_its_help(config: type[BrokerConfig] | type[ConsumerConfig]) -> None:
+def test_every_setting_is_listed_with_its_help(config: type[BrokerConfig] | type[ConsumerConfig]) -> None:
     text = tables.settings()
 
     for item in fields(config):
@@ -61,7 +61,7 @@ def test_every_setting_is_there_with_its_help(config: type[BrokerConfig] | type[
         assert item.metadata["help"].partition("|")[0] in text.replace(r"\*", "*")
 
 
-def test_every_wire_error_is_there_and_ends_with_a_code_that_is_explained() -> None:
+def test_every_wire_error_is_listed_with_an_explained_exit_code() -> None:
     rows = [line.split(" | ") for line in tables.errors().splitlines() if line[2:3].isdigit()]
     explained = {str(number) for _, number, _ in tables.exit_constants()}
 
