@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -85,9 +87,24 @@ def test_import_linter_sees_an_added_folder(copy: Path) -> None:
     assert "'rmq.extra.inner.answer'" in found.stdout
 
 
-def test_the_layers_name_every_folder() -> None:
+def contract(name: str) -> dict[str, list[str]]:
+    """Return the contract of import-linter with this id."""
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
-    (layers,) = (contract["layers"] for contract in contracts if contract["id"] == "layers")
+    (found,) = (each for each in contracts if each["id"] == name)
+    return dict(found)
+
+
+def imported(module: ast.Module) -> set[str]:
+    """Return the packages that a module imports, without ours."""
+    nodes = [node for node in ast.walk(module) if isinstance(node, ast.Import | ast.ImportFrom)]
+    plain = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    return {name.split(".")[0] for name in plain} | {
+        (node.module or "").split(".")[0] for node in nodes if isinstance(node, ast.ImportFrom) and not node.level
+    }
+
+
+def test_the_layers_name_every_folder() -> None:
+    layers = contract("layers")["layers"]
 
     # api is the root package itself.
     assert {name.strip() for layer in layers for name in layer.split("|")} | {"api"} == set(TOPS)
@@ -98,3 +115,18 @@ def test_every_folder_that_logs_is_in_the_reference() -> None:
 
     assert listed <= set(TOPS)
     assert events_of(ROOT, {name: (name,) for name in TOPS if name not in listed}) == []
+
+
+def test_every_module_that_calls_itself_pure_is_in_the_contract_that_keeps_it_so() -> None:
+    pure = contract("pure")
+    covered = (*contract("pure-wire")["source_modules"], *pure["source_modules"])
+    missing = []
+    for path in sorted(path for top in TOPS for path in (ROOT / top).rglob("*.py")):
+        module = ast.parse(path.read_text())
+        name = ".".join(("rmq", *path.relative_to(ROOT).with_suffix("").parts))
+        claims = re.search(r"\bPure\b|: pure\b", ast.get_docstring(module) or "")
+        # Where only a part of a module is pure, the others need what the contract forbids.
+        if claims and not imported(module) & set(pure["forbidden_modules"]):
+            missing += [name] if not f"{name}.".startswith(tuple(f"{each}." for each in covered)) else []
+
+    assert missing == [], "add them to the contract `pure` in pyproject.toml"
