@@ -45,7 +45,7 @@ class Shape:
     key: str | None = None
     key_field: str | None = None
     tag: str | None = None
-    keys: tuple[str, ...] = ()
+    index_keys: tuple[str, ...] = ()
     properties: Mapping[str, str]
     delay_level: int = 0
     delay_s: float | None = None
@@ -55,7 +55,13 @@ class Shape:
         from rmq.client import Message
 
         return Message(
-            self.topic, line, self.tag, self.keys, self.properties, delay_level=self.delay_level, delay_s=self.delay_s
+            self.topic,
+            line,
+            tag=self.tag,
+            index_keys=self.index_keys,
+            properties=self.properties,
+            delay_level=self.delay_level,
+            delay_s=self.delay_s,
         )
 
     def lines(self, bodies: Sequence[bytes], first: int) -> tuple[list[InputLine], Failure | None]:
@@ -104,7 +110,13 @@ class Shape:
 @click.option("--key", metavar="KEY", help="Sharding key of every message: equal keys stay in order.")
 @click.option("--key-field", metavar="FIELD", help="Lines are JSON objects; this field is the sharding key.")
 @click.option("--tag", metavar="TAG", help="Tag of every message, for consumers that filter.")
-@click.option("--keys", metavar="KEY", multiple=True, help="Key to find the messages by later. May be repeated.")
+@click.option(
+    "--index-key",
+    "index_keys",
+    metavar="KEY",
+    multiple=True,
+    help="Key to search for the messages by. May be repeated.",
+)
 @click.option("--property", "properties", metavar="NAME=VALUE", multiple=True, help="A property. May be repeated.")
 @click.option(
     "--delay-level",

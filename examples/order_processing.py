@@ -85,7 +85,7 @@ async def place(broker: str, run: str) -> None:
         for step in STEPS:
             for order in ORDERS:
                 body = json.dumps({"order": order, "step": step, "run": run}).encode()
-                await producer.send(Message(TOPIC, body, tag=step, keys=(order,)), sharding_key=order)
+                await producer.send(Message(TOPIC, body, tag=step, index_keys=(order,)), sharding_key=order)
 
 
 async def process(broker: str) -> None:

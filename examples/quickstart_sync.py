@@ -25,7 +25,7 @@ def produce() -> None:
     with Producer(BROKER, delivery_timeout_s=5) as producer:
         for step in STEPS:
             for order in ORDERS:
-                message = Message(TOPIC, f"{order} {step}".encode(), tag=step, keys=(order,))
+                message = Message(TOPIC, f"{order} {step}".encode(), tag=step, index_keys=(order,))
                 receipt = producer.send(message, sharding_key=order)
                 print(f"sent      {order} {step:8} queue {receipt.queue_id} offset {receipt.queue_offset}")
 

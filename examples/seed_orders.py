@@ -33,7 +33,7 @@ async def produce(broker: str, run: str) -> None:
     async with Producer(broker, delivery_timeout_s=5) as producer:
         for i in range(COUNT):
             message = Message(
-                TOPIC, f"message {i}".encode(), tag=TAGS[i % 5], keys=(f"KEY{i}",), properties={"run": run}
+                TOPIC, f"message {i}".encode(), tag=TAGS[i % 5], index_keys=(f"KEY{i}",), properties={"run": run}
             )
             await producer.send(message, sharding_key=i % ORDERS)
 
@@ -47,9 +47,10 @@ async def consume(broker: str, run: str) -> dict[int, list[int]]:
         for message in messages:
             if message.properties["run"] != run:
                 continue  # left over from a run that was interrupted
-            number = int(message.keys[0].removeprefix("KEY"))
+            number = int(message.index_keys[0].removeprefix("KEY"))
             order = int(message.ordering_key or -1)
-            print(f"order {order}: {message.body.decode()}, {message.tag}, {message.keys[0]}, queue {message.queue_id}")
+            (index_key,) = message.index_keys
+            print(f"order {order}: {message.body.decode()}, {message.tag}, {index_key}, queue {message.queue_id}")
             seen[order].append(number)
         if sum(map(len, seen.values())) >= sum(map(len, EXPECTED.values())):
             done.set()

@@ -168,7 +168,7 @@ async def rebalance(broker: str) -> tuple[Seen, Seen]:
 
 def step_of(topic: str, step: int) -> Message:
     """One step of the order."""
-    return Message(topic, b"%d" % step, keys=(ORDER,))
+    return Message(topic, b"%d" % step, index_keys=(ORDER,))
 
 
 @asynccontextmanager

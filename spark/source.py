@@ -70,7 +70,7 @@ COLUMNS: Final = {
     "queue_offset": "bigint",
     "message_id": "string",
     "tag": "string",
-    "keys": "array<string>",
+    "index_keys": "array<string>",
     "body": "binary",
     "properties": "map<string,string>",
     "born_at": "timestamp",

@@ -116,11 +116,11 @@ def test_without_a_compiler_python_replaces_the_c_module(tmp_path: Path) -> None
     code = (
         "from rmq.wire.batch import batch, layout, native\n"
         "from rmq.wire.stores import StoreIds\n"
-        "rows = batch.Rows([b'1', b'22', b''], 5, keys=[('a',), ('b',), ('c',)])\n"
+        "rows = batch.Rows([b'1', b'22', b''], 5, index_keys=[('a',), ('b',), ('c',)])\n"
         "data = batch.encode('orders', 0, rows)\n"
         "columns = batch.check(data, stamped=False).columns\n"
         "found = batch.Batch(layout.parse_header(data), columns, b'122', StoreIds(1)).messages()\n"
-        "print(native.MADE_BY, [(message.body, message.keys) for message in found])\n"
+        "print(native.MADE_BY, [(message.body, message.index_keys) for message in found])\n"
     )
     pip("install", "--quiet", "--no-deps", "--no-index", "--target", tmp_path / "there", wheel, cwd=tmp_path)
 

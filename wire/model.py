@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import KW_ONLY, dataclass, field, fields
 from datetime import UTC, datetime
 from enum import Enum
 from functools import lru_cache, partial
@@ -40,13 +40,13 @@ class ConsumeStatus(Enum):
     RETRY = "retry"
 
 
-TAG, KEYS, PROPERTIES, DELAY = 1, 2, 4, 8  # what a message has besides a body
+TAG, INDEX_KEYS, PROPERTIES, DELAY = 1, 2, 4, 8  # what a message has besides a body
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class Message:
     """
-    A message to send. ``keys`` may hold no white space; names and values of ``properties`` are text.
+    A message to send. ``index_keys`` may hold no white space; names and values of ``properties`` are text.
 
     It waits in the broker if one of three is given: ``delay_level`` (1 is the first of the broker's levels: 1s 5s 10s
     30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h, unless it is set otherwise), ``delay_s`` (seconds from the call
@@ -56,8 +56,9 @@ class Message:
 
     topic: str
     body: bytes
+    _: KW_ONLY
     tag: str | None = None
-    keys: tuple[str, ...] = ()
+    index_keys: tuple[str, ...] = ()
     properties: Mapping[str, str] = field(default_factory=dict)
     delay_level: int = 0
     delay_s: float | None = None
@@ -65,14 +66,15 @@ class Message:
     delay: Delay | None = field(default=None, init=False, repr=False, compare=False)  # what the three come to
     extras: int = field(
         default=0, init=False, repr=False, compare=False
-    )  # what it has: TAG | KEYS | PROPERTIES | DELAY
+    )  # what it has: TAG | INDEX_KEYS | PROPERTIES | DELAY
 
-    def __new__(  # noqa: PLR0917  # as many as a message has fields, in their order
+    def __new__(
         cls,
         topic: str,
         body: bytes,
+        *,
         tag: str | None = None,
-        keys: tuple[str, ...] = (),
+        index_keys: tuple[str, ...] = (),
         properties: Mapping[str, str] | None = None,
         delay_level: int = 0,
         delay_s: float | None = None,
@@ -84,7 +86,7 @@ class Message:
         draft.topic = topic
         draft.body = body
         draft.tag = tag
-        draft.keys = keys
+        draft.index_keys = index_keys
         draft.properties = {} if properties is None else properties
         draft.delay_level = delay_level
         draft.delay_s = delay_s
@@ -93,7 +95,7 @@ class Message:
         draft.extras = 0
         if not isinstance(body, bytes):
             raise TypeError(f"body must be bytes, not {type(body).__name__}")
-        if tag is not None or keys or properties:
+        if tag is not None or index_keys or properties:
             _check_rich(draft)
         if delay_level != 0 or delay_s is not None or deliver_at is not None:
             draft.delay = delay_of(delay_level, delay_s, deliver_at)
@@ -105,13 +107,18 @@ class Message:
         raise TypeError("Message cannot be subclassed: keep what belongs to it beside it, or in its properties")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Message, tuple(getattr(self, of.name) for of in fields(self) if of.init)
+        return _message_of, ({of.name: getattr(self, of.name) for of in fields(self) if of.init},)
 
 
 class _Draft:
     """A message while it is made: it can be written, and lies in memory as a :class:`Message`, which it becomes."""
 
     __slots__ = tuple(of.name for of in fields(Message))
+
+
+def _message_of(given: Mapping[str, Any]) -> Message:
+    """Return the message with these fields: how a pickled one comes back."""
+    return Message(**given)
 
 
 _new = object.__new__
@@ -122,7 +129,7 @@ if native is not None:  # most have nothing but a body; this class makes the oth
 
 def gather(messages: tuple[Message, ...]) -> tuple[list[bytes], int]:
     """
-    The bodies of messages, one at least, and what any of them has besides: TAG | KEYS | PROPERTIES | DELAY.
+    The bodies of messages, one at least, and what any of them has besides: TAG | INDEX_KEYS | PROPERTIES | DELAY.
 
     Raises:
         ValueError: they have different topics.
@@ -149,14 +156,14 @@ def column(messages: Sequence[Message], name: str) -> list[Any]:
 
 
 def _check_rich(draft: Any) -> None:
-    draft.extras = bool(draft.tag) * TAG | bool(draft.keys) * KEYS | bool(draft.properties) * PROPERTIES
-    if isinstance(draft.keys, str):
-        raise TypeError(f"keys must be a tuple of texts: ({draft.keys!r},)")
-    for key in draft.keys:
+    draft.extras = bool(draft.tag) * TAG | bool(draft.index_keys) * INDEX_KEYS | bool(draft.properties) * PROPERTIES
+    if isinstance(draft.index_keys, str):
+        raise TypeError(f"index_keys must be a tuple of texts: ({draft.index_keys!r},)")
+    for key in draft.index_keys:
         if not isinstance(key, str):
-            raise TypeError(f"the key {key!r} must be a text")
+            raise TypeError(f"the index key {key!r} must be a text")
         if key.split() != [key]:
-            raise ValueError(f"the key {key!r} is empty or holds white space")
+            raise ValueError(f"the index key {key!r} is empty or holds white space")
     if draft.tag is not None:
         _check_tag(draft.tag)
     for name, value in draft.properties.items():
@@ -250,9 +257,9 @@ class StoredMessage:
         return self._origin.columns.tag(self._index)
 
     @property
-    def keys(self) -> tuple[str, ...]:
-        """The keys to find it by."""
-        return self._origin.columns.keys_of(self._index)
+    def index_keys(self) -> tuple[str, ...]:
+        """The keys to search for it by; they have no effect on its order."""
+        return self._origin.columns.index_keys_of(self._index)
 
     @property
     def properties(self) -> dict[str, str]:

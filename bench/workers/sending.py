@@ -47,7 +47,7 @@ def messages_of(topic: str, load: Load, part: int = 0) -> list[list[Message]]:
     def message(body: bytes) -> Message:
         number = next(numbers)
         tag = tags[number % len(tags)] if tags else None
-        return Message(topic, body, tag=tag, keys=(key(part, number),) if load.keys else ())
+        return Message(topic, body, tag=tag, index_keys=(key(part, number),) if load.keys else ())
 
     return [[message(body) for body in bodies] for bodies in load.bodies()]
 

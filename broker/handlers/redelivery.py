@@ -483,8 +483,8 @@ def _copy(
     """A batch of one message; ``said`` are the properties that it cannot do without."""
     message = found.message
     rows = Rows(
-        [message.body], found.source.columns.born_at_of(found.place), tags=[message.tag], keys=[message.keys],
-        ordering_keys=[message.ordering_key], properties=[properties],
+        [message.body], found.source.columns.born_at_of(found.place), tags=[message.tag],
+        index_keys=[message.index_keys], ordering_keys=[message.ordering_key], properties=[properties],
         attempts=[min(attempts, MAX_COPY_ATTEMPTS)] if attempts else None,
     )  # fmt: skip
     data = _encode_what_fits(rows, to, said, len(properties) - len(said), level)
@@ -501,9 +501,9 @@ def _encode_what_fits(rows: Rows, to: MessageQueue, said: Mapping[str, str], mor
             if more:
                 left_out.append(f"{more} properties")
                 more = 0
-            elif rows.keys is not None and rows.keys[0]:
-                left_out.append(f"{len(rows.keys[0])} keys")
-                rows = rows._replace(keys=None)
+            elif rows.index_keys is not None and rows.index_keys[0]:
+                left_out.append(f"{len(rows.index_keys[0])} index keys")
+                rows = rows._replace(index_keys=None)
             elif rows.ordering_keys is not None and rows.ordering_keys[0]:
                 left_out.append("the ordering key")
                 rows = rows._replace(ordering_keys=None)

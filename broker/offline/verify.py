@@ -177,12 +177,12 @@ class Verification:
             self._verify_entries(
                 queue, header, entries(header.physical_offset, header.size, header.count, columns.tags)
             )
-            if columns.key_hashes is not None:
+            if columns.index_key_hashes is not None:
                 while self._starts[-1:] and self._segment + 1 < len(self._starts):
                     if self._starts[self._segment + 1] > header.physical_offset:
                         break
                     self._segment += 1
-                hashes = hash_column(columns.key_hashes)
+                hashes = hash_column(columns.index_key_hashes)
                 self._keyed[self._starts[self._segment]][header.physical_offset] = hashes
 
     def damaged(self, damage: LogDamage) -> None:

@@ -124,11 +124,11 @@ def _indexes(query: Query, position: int, data: bytes, alive: Alive) -> list[int
         return []
     if not query.since_us <= header.stored_at < query.until:
         return []
-    if columns.keys is None or query.key.encode() not in columns.keys.blob:  # before anything is decoded
+    if columns.index_keys is None or query.key.encode() not in columns.index_keys.blob:  # before anything is decoded
         return []
     first = batches.handle(position, 0)
     count = min(header.count, query.before - first) if query.before else header.count
-    return [index for index in range(count) if query.key in columns.keys_of(index)]
+    return [index for index in range(count) if query.key in columns.index_keys_of(index)]
 
 
 def _is_message(

@@ -490,7 +490,7 @@ class Publication(NamedTuple):
 
 def keyed_of(position: int, stored_at: int, columns: Columns) -> KeyedBatch | None:
     """A batch as the key index notes it; None without keys."""
-    return None if columns.key_hashes is None else KeyedBatch(position, stored_at, columns.key_hashes)
+    return None if columns.index_key_hashes is None else KeyedBatch(position, stored_at, columns.index_key_hashes)
 
 
 MAX_LISTED_TOPICS: Final = 1000  # in one answer

@@ -98,7 +98,7 @@ class DeadFilter:
         said = letter.properties
         return (
             (not self.ids or letter.message_id in self.ids or said.get("RMQ_ORIGIN_ID") in self.ids)
-            and (not self.keys or not set(self.keys).isdisjoint(letter.keys))
+            and (not self.keys or not set(self.keys).isdisjoint(letter.index_keys))
             and (self.origin_topic is None or said.get("RMQ_ORIGIN_TOPIC") == self.origin_topic)
             and (self.origin_queue is None or said.get("RMQ_ORIGIN_QUEUE") == str(self.origin_queue))
             and (self.reason is None or self.reason.casefold() in said.get("RMQ_DEAD_REASON", "").casefold())

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rmq.client import FoundMessages
     from rmq.wire.model import StoredMessage
 
-COLUMNS = ("stored_at", "topic", "queue_id", "queue_offset", "message_id", "tag", "keys", "body")
+COLUMNS = ("stored_at", "topic", "queue_id", "queue_offset", "message_id", "tag", "index_keys", "body")
 BODY_SHOWN = 40  # characters of a body in a table
 CARD_BODY = 4096  # characters of a body that a terminal is shown
 
@@ -132,7 +132,7 @@ def card(item: StoredMessage, longest: int = 0) -> str:
         fields["body"] = f"{len(item.body)} bytes that are not text, as base64:"
     if fields["stored_topic"] == item.topic:
         del fields["stored_topic"]
-    fields["keys"] = " ".join(item.keys) or None
+    fields["index_keys"] = " ".join(item.index_keys) or None
     fields["properties"] = " ".join(f"{name}={value}" for name, value in item.properties.items()) or None
     for name in ("born_at", "stored_at"):
         fields[name] = fields[name].isoformat()
@@ -151,5 +151,6 @@ def _cells(item: StoredMessage) -> list[object]:
     shown = cut(body, BODY_SHOWN)
     stored_at = iso(item.stored_at)
     return [
-        stored_at, item.topic, item.queue_id, item.queue_offset, item.message_id, item.tag, " ".join(item.keys), shown,
+        stored_at, item.topic, item.queue_id, item.queue_offset, item.message_id, item.tag,
+        " ".join(item.index_keys), shown,
     ]  # fmt: skip

@@ -67,7 +67,11 @@ class TailQuery(NamedTuple):
         """Whether a message is of these queues, tags and keys."""
         wanted = tags.parse(self.expression)
         is_queue = not self.queues or message.queue_id in self.queues
-        return is_queue and (wanted is None or message.tag in wanted) and (self.key is None or self.key in message.keys)
+        return (
+            is_queue
+            and (wanted is None or message.tag in wanted)
+            and (self.key is None or self.key in message.index_keys)
+        )
 
 
 def _expression(_ctx: click.Context, _param: click.Parameter, text: str) -> str:
@@ -205,8 +209,8 @@ def tail_line(message: StoredMessage, *, ids: bool = False, body: int = 0) -> st
     parts += [message.message_id] if ids else []
     parts += [f"{message.topic}/{message.queue_id}", f"@{message.queue_offset}"]
     parts += [f"tag={message.tag}"] if message.tag else []
-    if message.keys:
-        parts.append(f"key={','.join(message.keys)}")
+    if message.index_keys:
+        parts.append(f"key={','.join(message.index_keys)}")
     elif message.ordering_key:  # by which messages cannot be found
         parts.append(f"sharding_key={message.ordering_key}")
     text = (message.body if not body else message.body[: 4 * body + 4]).decode(errors="backslashreplace")

@@ -54,7 +54,7 @@ def message_object(message: StoredMessage, epoch: int) -> dict[str, Any]:
         "message_id": message.message_id,
         "copy_of": message.copy_of,
         "tag": message.tag,
-        "keys": list(message.keys),
+        "index_keys": list(message.index_keys),
         **_body(message.body),
         "properties": message.properties,
         "ordering_key": message.ordering_key,
@@ -88,7 +88,7 @@ def no_such_key(key: str) -> str:
 def message_line(message: StoredMessage) -> str:
     """A message as one line for people: ``orders/2 @17 key=o-17 tag=paid attempt=1  body``."""
     parts = [f"{message.topic}/{message.queue_id}", f"@{message.queue_offset}"]
-    key = message.ordering_key or ",".join(message.keys)
+    key = message.ordering_key or ",".join(message.index_keys)
     parts += [f"key={key}"] if key else []
     parts += [f"tag={message.tag}"] if message.tag else []
     parts += [f"{name}={value}" for name, value in message.properties.items()]

@@ -67,7 +67,7 @@ def message_of(record: Record, body: bytes, topic: str, due_ms: int | None = Non
     if record.reconsume_times:
         properties[PREFIX + "RECONSUME_TIMES"] = str(record.reconsume_times)
     deliver_at = None if due_ms is None else _EPOCH + timedelta(milliseconds=min(max(due_ms, 0), _LAST_MS))
-    return Message(topic, body, tag=tag, keys=keys, properties=properties, deliver_at=deliver_at)
+    return Message(topic, body, tag=tag, index_keys=keys, properties=properties, deliver_at=deliver_at)
 
 
 def born_us(record: Record) -> int:

@@ -21,7 +21,7 @@ from rmq.wire.batch.batch import OLDEST, ProducerMark, Rows, encode_single
 from rmq.wire.batch.compression import Codec
 from rmq.wire.batch.layout import MAX_BODY, MAX_COUNT, Buffer
 from rmq.wire.batch.texts import pack_bodies, put_together
-from rmq.wire.model import DELAY, KEYS, PROPERTIES, TAG, column
+from rmq.wire.model import DELAY, INDEX_KEYS, PROPERTIES, TAG, column
 
 from .pending import Cut, PendingMessage, PendingSend
 
@@ -193,22 +193,22 @@ def _rows(runs: list[_Run]) -> Rows:
     for pending, _, _ in runs:
         extras |= pending.extras
     tags: list[str | None] = []
-    keys_of: list[Sequence[str]] = []
+    index_keys: list[Sequence[str]] = []
     properties: list[Mapping[str, str]] = []
     if extras & ~DELAY:
         for pending, count, _ in runs:
             messages = pending.messages_ahead(count)
             if extras & TAG:
                 tags += column(messages, "tag") if messages else [None] * count
-            if extras & KEYS:
-                keys_of += column(messages, "keys") if messages else [()] * count
+            if extras & INDEX_KEYS:
+                index_keys += column(messages, "index_keys") if messages else [()] * count
             if extras & PROPERTIES:
                 properties += column(messages, "properties") if messages else [_NO_PROPERTIES] * count
     return Rows(
         bodies,
         born_at,
         tags if any(tags) else None,
-        keys_of if any(keys_of) else None,
+        index_keys if any(index_keys) else None,
         ordering,
         properties if any(properties) else None,
     )

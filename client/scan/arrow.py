@@ -54,7 +54,7 @@ ARROW_TYPES: Final[dict[str, pa.DataType]] = {
     "queue_offset": pa.int64(),
     "message_id": TEXT,
     "tag": TEXT,
-    "keys": pa.list_(pa.field("element", TEXT)),
+    "index_keys": pa.list_(pa.field("element", TEXT)),
     "body": pa.binary(),
     "properties": pa.map_(TEXT, pa.field("value", TEXT)),
     "born_at": _TIME,
@@ -176,13 +176,13 @@ def _dictionary(names: tuple[str | None, ...]) -> pa.Array:
     return pa.array(names, TEXT)
 
 
-def _keys(rows: BatchRun) -> pa.Array:
+def _index_keys(rows: BatchRun) -> pa.Array:
     columns = rows.column(_KEYS)
     if not any(columns):
         return _lists(constant(0, rows.count + 1), _NO_TEXTS)
     used = [c or (bytes(4 * count), b"") for c, count in zip(columns, rows.counts, strict=True)]
     blob = concat(c[1] for c in used)
-    ends = bounds_of_parts("keys", [c[0] for c in used], rows.counts, [len(c[1]) for c in used])
+    ends = bounds_of_parts("index_keys", [c[0] for c in used], rows.counts, [len(c[1]) for c in used])
     texts = spans(TEXT, ends, blob)
     is_some = pc.not_equal(pc.binary_length(texts), _ZERO)
     has_all = pc.all(is_some).as_py()
@@ -201,7 +201,7 @@ def _bounds_of(counts: pa.Array) -> pa.Array:
 
 
 def _lists(ends: pa.Array, values: pa.Array) -> pa.Array:
-    return pa.ListArray.from_arrays(ends, values, type=ARROW_TYPES["keys"])
+    return pa.ListArray.from_arrays(ends, values, type=ARROW_TYPES["index_keys"])
 
 
 def _body(rows: BatchRun) -> pa.Array:
@@ -260,7 +260,7 @@ _BUILDERS: Final[dict[str, Callable[[BatchRun], pa.Array]]] = {
     "queue_offset": _queue_offset,
     "message_id": _message_id,
     "tag": _tag,
-    "keys": _keys,
+    "index_keys": _index_keys,
     "body": _body,
     "properties": _properties,
     "born_at": _born_at,

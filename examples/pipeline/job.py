@@ -85,7 +85,7 @@ def archived(spark: SparkSession, messages: DataFrame, folder: Path) -> DataFram
     from pyspark.sql import functions as F
 
     events = messages.withColumn("event", F.from_json(F.col("body").cast("string"), EVENT)).select(
-        "topic", "queue_id", "queue_offset", "message_id", "tag", "keys", "born_at", "stored_at", "event.*",
+        "topic", "queue_id", "queue_offset", "message_id", "tag", "index_keys", "born_at", "stored_at", "event.*",
         F.to_date("event.at").alias("day"),
     )  # fmt: skip
     # Brought together first: else each task writes a small file into each folder.

@@ -28,4 +28,4 @@ async def produce(broker: str, events: Sequence[Event], queues: int, say: Callab
 
 
 def _message(event: Event) -> Message:
-    return Message(TOPIC, event.body(), tag=event.state, keys=(event.order_id, event.event_id))
+    return Message(TOPIC, event.body(), tag=event.state, index_keys=(event.order_id, event.event_id))

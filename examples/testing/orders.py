@@ -13,7 +13,7 @@ TOPIC = "orders"
 
 def event(order: str, step: str) -> Message:
     """One step in the life of an order."""
-    return Message(TOPIC, json.dumps({"order": order, "step": step}).encode(), tag=step, keys=(order,))
+    return Message(TOPIC, json.dumps({"order": order, "step": step}).encode(), tag=step, index_keys=(order,))
 
 
 def place_order(broker: str, order: str) -> str:

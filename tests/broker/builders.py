@@ -41,11 +41,13 @@ def make_batch(
     to: MessageQueue = ORDERS,
     by: ProducerMark | None = None,
     tags: Sequence[str | None] | None = None,
-    keys: Sequence[Sequence[str]] | None = None,
+    index_keys: Sequence[Sequence[str]] | None = None,
 ) -> bytes:
     """A batch as a producer sends it."""
     mark = by if by is not None else ProducerMark()
-    return bytes(batches.encode(to.topic, to.queue_id, Rows(bodies, BORN_AT, tags=tags, keys=keys), by=mark))
+    return bytes(
+        batches.encode(to.topic, to.queue_id, Rows(bodies, BORN_AT, tags=tags, index_keys=index_keys), by=mark)
+    )
 
 
 class Opened:

@@ -720,7 +720,7 @@ def body(number: int) -> bytes:
 
 async def send(client: Client, numbers: range) -> None:
     for number in numbers:
-        batch = make_batch(body(number), keys=[[f"k{number % 3}"]])
+        batch = make_batch(body(number), index_keys=[[f"k{number % 3}"]])
         (result,) = await client.send_batches(ops.OutgoingBatch(ORDERS.queue_id, batch))
         assert result.status == 0
 

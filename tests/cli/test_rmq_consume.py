@@ -21,8 +21,8 @@ from rigs.processes import BrokerProcess, ConsumerProcess, Running
 
 CONSUME = "rmq.cli.rmq_consume"
 FIELDS = {
-    "topic", "queue_id", "queue_offset", "message_id", "tag", "keys", "body", "properties", "ordering_key", "attempt",
-    "epoch", "born_at", "stored_at", "copy_of",
+    "topic", "queue_id", "queue_offset", "message_id", "tag", "index_keys", "body", "properties", "ordering_key",
+    "attempt", "epoch", "born_at", "stored_at", "copy_of",
 }  # fmt: skip
 
 
@@ -79,7 +79,7 @@ async def test_without_a_topic_those_that_exist_are_named(broker: str, topic: st
 async def test_json_has_every_field_and_a_count_ends_it_exactly(broker: str, topic: str) -> None:
     async with Producer(broker) as producer:
         for i in range(5):
-            message = Message(topic, b"m%d" % i, tag="paid", keys=("a", "b"), properties={"x": "1"})
+            message = Message(topic, b"m%d" % i, tag="paid", index_keys=("a", "b"), properties={"x": "1"})
             await producer.send(message, sharding_key="k")
         await producer.send(Message(topic, b"\xff"), sharding_key="k")
 
@@ -92,7 +92,7 @@ async def test_json_has_every_field_and_a_count_ends_it_exactly(broker: str, top
     message = first.messages[0]
     assert set(message) == FIELDS
     assert (message["topic"], message["queue_offset"], message["attempt"]) == (topic, 0, 1)
-    assert (message["tag"], message["keys"], message["properties"]) == ("paid", ["a", "b"], {"x": "1"})
+    assert (message["tag"], message["index_keys"], message["properties"]) == ("paid", ["a", "b"], {"x": "1"})
     assert datetime.fromisoformat(message["born_at"]) <= datetime.fromisoformat(message["stored_at"])
     # What the first member was given beyond its count is a first delivery for the second.
     assert [message.get("body") for message in second.messages] == ["m4", None]

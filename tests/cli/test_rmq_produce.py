@@ -104,7 +104,7 @@ def test_a_bad_line_is_named_and_what_was_before_it_is_good(line: bytes, text: s
         (["--key", "a", "--key-field", "b"], "exclude each other"),
         (["--property", "x"], "write it as name=value"),
         (["--tag", "a b"], "the tag 'a b'"),
-        (["--keys", "a b"], "the key 'a b'"),
+        (["--index-key", "a b"], "the index key 'a b'"),
         (["--compression", "gzip"], "--compression must be zlib, lz4 or zstd, not gzip"),
         (["--delay", "soon"], "'soon' is not a duration: write 10s"),
         (["--delay", "10s", "--delay-level", "3"], "--delay and --delay-level cannot be combined"),
@@ -149,15 +149,15 @@ async def test_without_a_topic_those_that_exist_are_named(broker: str, topic: st
 @pytest.mark.slow
 async def test_every_line_is_a_message_with_its_metadata(broker: str, topic: str) -> None:
     with Running(
-        PRODUCE, "--broker", broker, "--topic", topic, "--key", "k1", "--tag", "paid", "--keys", "a", "--keys", "b",
-        "--property", "x=1=2", stdin=b"one\n\n\xff\x00\nlast",
+        PRODUCE, "--broker", broker, "--topic", topic, "--key", "k1", "--tag", "paid", "--index-key", "a",
+        "--index-key", "b", "--property", "x=1=2", stdin=b"one\n\n\xff\x00\nlast",
     ) as process:  # fmt: skip
         assert process.wait() == 0
     messages = await stored(broker, topic)
 
     assert [message.body for message in messages] == [b"one", b"", b"\xff\x00", b"last"]
     for message, line in zip(messages, process.lines, strict=True):
-        assert (message.tag, message.keys, message.properties) == ("paid", ("a", "b"), {"x": "1=2"})
+        assert (message.tag, message.index_keys, message.properties) == ("paid", ("a", "b"), {"x": "1=2"})
         assert message.ordering_key == "k1"
         assert line == f"{topic}/{message.queue_id} @{message.queue_offset} {message.message_id}"
 

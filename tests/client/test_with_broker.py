@@ -53,14 +53,19 @@ async def stored(address: str, topic: str, queue_id: int) -> list[StoredMessage]
 @pytest.mark.both_loops
 async def test_what_was_sent_is_what_is_stored() -> None:
     async with InMemoryBroker() as broker, Producer(broker.address) as producer:
-        sent = Message("orders", b"paid", tag="paid", keys=("o-17", "c-4"), properties={"a": "b"})
+        sent = Message("orders", b"paid", tag="paid", index_keys=("o-17", "c-4"), properties={"a": "b"})
         receipt = await producer.send(sent, sharding_key="o-17")
         receipts = await producer.send_bodies("orders", [b"%d" % i for i in range(MAX_COUNT + 9)], sharding_key="o-17")
 
         found = await stored(broker.address, "orders", receipt.queue_id)
 
         first = found[0]
-        assert (first.body, first.tag, first.keys, first.properties) == (b"paid", "paid", ("o-17", "c-4"), {"a": "b"})
+        assert (first.body, first.tag, first.index_keys, first.properties) == (
+            b"paid",
+            "paid",
+            ("o-17", "c-4"),
+            {"a": "b"},
+        )
         assert first.ordering_key == found[-1].ordering_key == "o-17"
         assert [message.body for message in found[1:]] == [b"%d" % i for i in range(MAX_COUNT + 9)]
         assert [message.message_id for message in found] == [receipt.message_id, *(one.message_id for one in receipts)]

@@ -100,7 +100,7 @@ async def test_a_message_is_retried_16_times_after_growing_pauses_and_then_is_a_
     """
     wall, listener, times = Wall(), Seen(lambda message, context: RETRY), []
     async with InMemoryBroker(min_free_bytes=0, wall_us=wall) as broker:
-        await produce(broker, b"poison", tag="created", keys=("k1",), properties={"a": "b"})
+        await produce(broker, b"poison", tag="created", index_keys=("k1",), properties={"a": "b"})
         for attempt in range(1, 18):
             async with consumer_of(broker, listener):
                 while len(listener.calls) < attempt:
@@ -116,8 +116,10 @@ async def test_a_message_is_retried_16_times_after_growing_pauses_and_then_is_a_
     assert [message.attempt for message in messages] == list(range(1, 18))
     for sooner, later, pause in zip(times, times[1:], PAUSES, strict=False):
         assert pause - 0.011 <= later - sooner <= pause + 0.1
-    assert {(message.topic, message.tag, message.keys) for message in messages} == {("orders", "created", ("k1",))}
-    assert (dead.body, dead.tag, dead.keys) == (b"poison", "created", ("k1",))
+    assert {(message.topic, message.tag, message.index_keys) for message in messages} == {
+        ("orders", "created", ("k1",))
+    }
+    assert (dead.body, dead.tag, dead.index_keys) == (b"poison", "created", ("k1",))
     kept = ("a", "RMQ_ORIGIN_TOPIC", "RMQ_ORIGIN_OFFSET", "RMQ_ORIGIN_ID")
     assert [dead.properties[name] for name in kept] == ["b", "orders", "0", messages[0].message_id]
 

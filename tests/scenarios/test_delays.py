@@ -241,7 +241,8 @@ async def test_compressed_delayed_messages_are_delivered_with_all_that_belongs_t
     listener = Recorder()
     text = b"a text that shrinks " * 20
     sent = [
-        Message("orders", text + b"%d" % i, tag="t", keys=("k",), properties={"p": "q"}, delay_s=3) for i in range(3)
+        Message("orders", text + b"%d" % i, tag="t", index_keys=("k",), properties={"p": "q"}, delay_s=3)
+        for i in range(3)
     ]
     async with (
         Producer(broker.address, wall_us=wall_us, compression="zlib") as producer,
@@ -253,7 +254,7 @@ async def test_compressed_delayed_messages_are_delivered_with_all_that_belongs_t
         after = await admin.query_messages("k")
 
     found = [seen.message for seen in listener.seen]
-    assert [(one.body, one.tag, one.keys, one.properties, one.ordering_key) for one in found] == [
+    assert [(one.body, one.tag, one.index_keys, one.properties, one.ordering_key) for one in found] == [
         (one.body, "t", ("k",), {"p": "q"}, "s") for one in sent
     ]
     assert before.messages == []

@@ -330,7 +330,7 @@ async def test_a_batch_of_100_has_an_id_for_each_message_and_keeps_properties(br
         return ConsumeStatus.SUCCESS
 
     async with Producer(broker.address) as producer:
-        messages = [Message("orders", b"x", properties={"n": str(n)}, keys=(f"k{n}",)) for n in range(100)]
+        messages = [Message("orders", b"x", properties={"n": str(n)}, index_keys=(f"k{n}",)) for n in range(100)]
         receipts = await producer.send_many(messages, queue_id=1)
     async with member(broker, listener):
         await done.wait()
@@ -338,7 +338,7 @@ async def test_a_batch_of_100_has_an_id_for_each_message_and_keeps_properties(br
     assert [message.message_id for message in got] == [receipt.message_id for receipt in receipts]
     assert len({message.message_id for message in got}) == 100
     assert [message.properties for message in got] == [{"n": str(n)} for n in range(100)]
-    assert [message.keys for message in got] == [(f"k{n}",) for n in range(100)]
+    assert [message.index_keys for message in got] == [(f"k{n}",) for n in range(100)]
 
 
 async def test_what_cannot_be_sent_is_refused_and_128_kib_can(broker: InMemoryBroker) -> None:

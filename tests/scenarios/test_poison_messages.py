@@ -32,7 +32,8 @@ async def broker() -> AsyncIterator[InMemoryBroker]:
 async def send(broker: InMemoryBroker, count: int) -> None:
     async with Producer(broker.address) as producer:
         messages = [
-            Message("orders", b"%d" % i, tag="t", keys=(f"k{i}",), properties={"trace": str(i)}) for i in range(count)
+            Message("orders", b"%d" % i, tag="t", index_keys=(f"k{i}",), properties={"trace": str(i)})
+            for i in range(count)
         ]
         await producer.send_many(messages, queue_id=0)
 
@@ -81,7 +82,7 @@ async def test_after_three_deliveries_a_message_lies_in_the_dead_letters_and_the
 
     assert listener.calls == [[(0, 1)], [(1, 1)], [(1, 2)], [(1, 3)], [(2, 1)]]
     (dead,) = await dead_letters(broker)
-    assert (dead.body, dead.tag, dead.keys) == (b"1", "t", ("k1",))
+    assert (dead.body, dead.tag, dead.index_keys) == (b"1", "t", ("k1",))
     assert dead.properties["trace"] == "1"
     assert dead.properties["RMQ_ORIGIN_TOPIC"] == "orders"
     assert dead.properties["RMQ_ORIGIN_OFFSET"] == "1"

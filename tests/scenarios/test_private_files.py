@@ -21,7 +21,7 @@ from rigs.raw_peer import RawPeer
 
 pytestmark = pytest.mark.slow
 
-BATCH = bytes(encode("orders", 0, Rows([b"secret"] * 10, 1_700_000_000_000_000, keys=["k"] * 10)))
+BATCH = bytes(encode("orders", 0, Rows([b"secret"] * 10, 1_700_000_000_000_000, index_keys=["k"] * 10)))
 
 
 @pytest.fixture(autouse=True)

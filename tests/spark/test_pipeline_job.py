@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 MESSAGE = (
-    "topic string, queue_id int, queue_offset bigint, message_id string, tag string, keys array<string>, body binary, "
-    "properties map<string,string>, born_at timestamp, stored_at timestamp, attempt int"
+    "topic string, queue_id int, queue_offset bigint, message_id string, tag string, index_keys array<string>, "
+    "body binary, properties map<string,string>, born_at timestamp, stored_at timestamp, attempt int"
 )
 NOW = datetime(2026, 11, 16, tzinfo=UTC)
 QUEUES = 4

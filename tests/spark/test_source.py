@@ -123,10 +123,12 @@ def test_a_limit_reads_no_further_than_it_needs(spark: SparkSession, fake_broker
 @slow
 def test_a_users_schema_chooses_columns(spark: SparkSession, real_broker: RealBroker) -> None:
     real_broker.create("narrow")
-    real_broker.append("narrow", 0, Rows([b"x"], 0, keys=[("k",)]))
+    real_broker.append("narrow", 0, Rows([b"x"], 0, index_keys=[("k",)]))
     reader = spark.read.format("rmq").options(broker=real_broker.address, topic="narrow")
 
-    assert [tuple(row) for row in reader.schema("keys array<string>, queue_id int").load().collect()] == [(["k"], 0)]
+    assert [tuple(row) for row in reader.schema("index_keys array<string>, queue_id int").load().collect()] == [
+        (["k"], 0)
+    ]
 
 
 @pytest.mark.spark
@@ -176,7 +178,7 @@ def test_a_fault_that_stays_is_told_with_its_place(spark: SparkSession, fake_bro
 
 def test_the_schema_is_the_one_that_users_rely_on() -> None:
     assert ddl(COLUMNS) == (
-        "topic string, queue_id int, queue_offset bigint, message_id string, tag string, keys array<string>, "
+        "topic string, queue_id int, queue_offset bigint, message_id string, tag string, index_keys array<string>, "
         "body binary, properties map<string,string>, born_at timestamp, stored_at timestamp, attempt int"
     )
 

@@ -61,11 +61,17 @@ def test_every_column_is_as_sent_in_every_codec_and_in_the_order_of_its_queue(
         for count in (1, 300, 64, 1, 700):
             rows = some_rows(chance, count)
             real_broker.append("columns", queue_id, rows, codec and CODECS.by_name(codec))
-            assert not isinstance(rows.born_at, int) and rows.keys is not None and rows.properties is not None
+            assert not isinstance(rows.born_at, int) and rows.index_keys is not None and rows.properties is not None
             assert rows.attempts is not None
             for i in range(count):
                 tag = rows.tags[i] if rows.tags else None
-                about = (tag, tuple(rows.keys[i]), dict(rows.properties[i]), at(rows.born_at[i]), 1 + rows.attempts[i])
+                about = (
+                    tag,
+                    tuple(rows.index_keys[i]),
+                    dict(rows.properties[i]),
+                    at(rows.born_at[i]),
+                    1 + rows.attempts[i],
+                )
                 sent.append((queue_id, offset + i, rows.bodies[i], *about))
             offset += count
 
@@ -74,7 +80,7 @@ def test_every_column_is_as_sent_in_every_codec_and_in_the_order_of_its_queue(
     got = [
         (
             *(row.queue_id, row.queue_offset, bytes(row.body)),
-            *(row.tag, tuple(row["keys"]), row.properties, utc(row.born_at), row.attempt),
+            *(row.tag, tuple(row["index_keys"]), row.properties, utc(row.born_at), row.attempt),
         )
         for row in frame.collect()
     ]
@@ -98,7 +104,7 @@ def test_a_data_frame_and_a_consumer_see_the_same_messages(spark: SparkSession, 
         assert (row.queue_id, row.queue_offset, row.message_id) == (
             message.queue_id, message.queue_offset, message.message_id,
         )  # fmt: skip
-        assert (bytes(row.body), row.tag, tuple(row["keys"])) == (message.body, message.tag, message.keys)
+        assert (bytes(row.body), row.tag, tuple(row["index_keys"])) == (message.body, message.tag, message.index_keys)
         assert row.properties == dict(message.properties)
         assert (utc(row.born_at), utc(row.stored_at)) == (message.born_at, message.stored_at)
         assert row.attempt == message.attempt == 1
@@ -107,7 +113,7 @@ def test_a_data_frame_and_a_consumer_see_the_same_messages(spark: SparkSession, 
 async def _sent_and_consumed(address: str) -> list[StoredMessage]:
     async with Producer(address, compression="zlib") as producer:
         for i in range(120):
-            message = Message("both", b"%d" % i, tag=f"t{i % 3}", keys=(f"k{i}",), properties={"i": str(i)})
+            message = Message("both", b"%d" % i, tag=f"t{i % 3}", index_keys=(f"k{i}",), properties={"i": str(i)})
             await producer.send(message, sharding_key=f"order-{i % 7}")
     found: list[StoredMessage] = []
     everything = asyncio.Event()
@@ -169,7 +175,7 @@ def test_the_dead_letters_of_a_group_can_be_read_and_joined_with_their_origin(
     dead = loaded(spark, real_broker.address, "%DLQ%billing")
     orders = loaded(spark, real_broker.address, "orders")
     told = dead.selectExpr(
-        "keys AS dead_keys", "body AS dead_body",
+        "index_keys AS dead_keys", "body AS dead_body",
         "cast(properties['RMQ_ORIGIN_QUEUE'] AS int) AS queue_id",
         "cast(properties['RMQ_ORIGIN_OFFSET'] AS bigint) AS queue_offset",
         "properties['RMQ_GROUP'] AS group", "properties['RMQ_ORIGIN_TOPIC'] AS origin",
@@ -178,7 +184,7 @@ def test_the_dead_letters_of_a_group_can_be_read_and_joined_with_their_origin(
     joined = told.join(orders, ["queue_id", "queue_offset"]).orderBy("queue_id", "queue_offset").collect()
 
     assert [(bytes(row.dead_body), bytes(row.body)) for row in joined] == [(b"bad-3", b"bad-3"), (b"bad-8", b"bad-8")]
-    assert [(row.dead_keys, row["keys"]) for row in joined] == [(["k3"], ["k3"]), (["k8"], ["k8"])]
+    assert [(row.dead_keys, row["index_keys"]) for row in joined] == [(["k3"], ["k3"]), (["k8"], ["k8"])]
     assert {(row.group, row.origin, row.reason[:17]) for row in joined} == {("billing", "orders", "delivery 2 failed")}
 
 
@@ -186,14 +192,14 @@ async def _consumed_with_poison(address: str) -> None:
     async with Producer(address) as producer:
         for i in range(10):
             body = b"bad-%d" % i if i in (3, 8) else b"good"
-            await producer.send(Message("orders", body, keys=(f"k{i}",)), queue_id=int(i > 5))
+            await producer.send(Message("orders", body, index_keys=(f"k{i}",)), queue_id=int(i > 5))
     done: set[str] = set()
     everything = asyncio.Event()
 
     async def listener(messages: list[StoredMessage], context: ConsumeContext) -> ConsumeStatus:
         if any(message.body.startswith(b"bad") for message in messages):
             return ConsumeStatus.SUSPEND
-        done.update(key for message in messages for key in message.keys)
+        done.update(key for message in messages for key in message.index_keys)
         if len(done) == 8:
             everything.set()
         return ConsumeStatus.SUCCESS

@@ -85,8 +85,8 @@ def test_any_rows_come_back(name: str, rows: Rows, times: list[int]) -> None:
     assert data == plain or (checked.header.codec == NUMBERS[name] and len(data) < len(plain))
     assert read.bodies == as_plain.bodies == b"".join(rows.bodies)
     assert read.header.open_size - len(plain) in range(-7, 8), "but for the padding"
-    assert [(m.body, m.tag, m.keys, m.properties) for m in read.messages()] == [
-        (m.body, m.tag, m.keys, m.properties) for m in as_plain.messages()
+    assert [(m.body, m.tag, m.index_keys, m.properties) for m in read.messages()] == [
+        (m.body, m.tag, m.index_keys, m.properties) for m in as_plain.messages()
     ]
 
 

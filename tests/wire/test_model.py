@@ -28,7 +28,7 @@ def test_a_queue_reads_as_topic_and_number() -> None:
 def test_a_message_needs_topic_and_body_only() -> None:
     message = Message("orders", b"paid")
 
-    assert (message.tag, message.keys, message.properties) == (None, (), {})
+    assert (message.tag, message.index_keys, message.properties) == (None, (), {})
 
 
 def test_messages_do_not_share_their_properties() -> None:
@@ -40,10 +40,10 @@ def test_messages_do_not_share_their_properties() -> None:
     [
         ({"body": "text"}, TypeError, "body must be bytes, not str"),
         ({"body": bytearray(b"x")}, TypeError, "body must be bytes, not bytearray"),
-        ({"keys": "o-17"}, TypeError, r"keys must be a tuple of texts: \('o-17',\)"),
-        ({"keys": ("",)}, ValueError, "empty or holds white space"),
-        ({"keys": ("a", "b c")}, ValueError, "'b c' is empty or holds white space"),
-        ({"keys": ("a\t",)}, ValueError, "empty or holds white space"),
+        ({"index_keys": "o-17"}, TypeError, r"index_keys must be a tuple of texts: \('o-17',\)"),
+        ({"index_keys": ("",)}, ValueError, "empty or holds white space"),
+        ({"index_keys": ("a", "b c")}, ValueError, "'b c' is empty or holds white space"),
+        ({"index_keys": ("a\t",)}, ValueError, "empty or holds white space"),
         ({"tag": 5}, TypeError, "the tag 5 must be a text"),
         ({"tag": ""}, ValueError, "the tag '' is empty"),
         ({"tag": "a|b"}, ValueError, "the tag 'a|b'"),
@@ -67,9 +67,9 @@ def test_what_cannot_be_sent_is_refused_when_it_is_made(
 
 
 def test_a_full_message_is_accepted() -> None:
-    message = Message("orders", b"x", tag="paid", keys=("a", "größe"), properties={"trace": ""})
+    message = Message("orders", b"x", tag="paid", index_keys=("a", "größe"), properties={"trace": ""})
 
-    assert (message.tag, message.keys, message.properties) == ("paid", ("a", "größe"), {"trace": ""})
+    assert (message.tag, message.index_keys, message.properties) == ("paid", ("a", "größe"), {"trace": ""})
 
 
 def test_a_message_knows_what_its_delay_comes_to_also_when_it_is_changed() -> None:
@@ -114,7 +114,7 @@ def test_a_received_message_tells_everything_about_itself() -> None:
 
     assert (last.topic, last.queue_id, last.queue_offset) == ("orders", 2, STAMP.base_offset + 2)
     assert last.message_id == "0123456789abcdef" + f"{(4096 // 8) << 12 | 2:016x}"
-    assert (last.body, last.tag, last.keys) == (b"paid \x00\xff", "bezahlt-€", ("o-17", "größe"))
+    assert (last.body, last.tag, last.index_keys) == (b"paid \x00\xff", "bezahlt-€", ("o-17", "größe"))
     assert (last.ordering_key, last.properties) == ("😀", {"trace": "", "währung": "€"})
     assert last.born_at == datetime(2023, 11, 14, 22, 13, 20, 2, UTC)
     assert last.stored_at == datetime(2023, 11, 14, 22, 13, 20, 123_456, UTC)
@@ -196,7 +196,7 @@ def test_a_message_cannot_be_changed() -> None:
 
 
 def test_a_message_survives_being_pickled_and_copied() -> None:
-    message = Message("orders", b"paid", tag="a", keys=("k",), properties={"n": "v"}, delay_level=3)
+    message = Message("orders", b"paid", tag="a", index_keys=("k",), properties={"n": "v"}, delay_level=3)
 
     for again in (pickle.loads(pickle.dumps(message)), copy.copy(message)):
         assert again == message
@@ -211,14 +211,14 @@ def test_a_message_is_of_one_class_only() -> None:
 @pytest.mark.parametrize("key", [5, b"k", None])
 def test_a_key_that_is_no_text_is_refused(key: object) -> None:
     with pytest.raises(TypeError, match="must be a text"):
-        Message("orders", b"paid", keys=(key,))  # type: ignore[arg-type]
+        Message("orders", b"paid", index_keys=(key,))  # type: ignore[arg-type]
 
 
 @given(st.text(min_size=1, max_size=5))
 def test_white_space_of_any_kind_is_refused_in_keys_and_tags(text: str) -> None:
     if any(character.isspace() for character in text):
-        for more in ({"keys": (text,)}, {"tag": text}):
+        for more in ({"index_keys": (text,)}, {"tag": text}):
             with pytest.raises(ValueError, match="white space"):
                 Message("orders", b"paid", **more)  # type: ignore[arg-type]
     else:
-        assert Message("orders", b"paid", keys=(text,)).keys == (text,)
+        assert Message("orders", b"paid", index_keys=(text,)).index_keys == (text,)

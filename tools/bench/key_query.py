@@ -119,7 +119,7 @@ async def fill(options: argparse.Namespace, address: str) -> float:
         for at in range(0, options.messages, options.batch):
             numbers = range(at, min(at + options.batch, options.messages))
             await producer.send_many(
-                [Message("orders", body, keys=(f"k-{i}",)) for i in numbers], queue_id=at // options.batch % 4
+                [Message("orders", body, index_keys=(f"k-{i}",)) for i in numbers], queue_id=at // options.batch % 4
             )
     return round(time.perf_counter() - began, 2)
 
@@ -134,7 +134,7 @@ async def ask(options: argparse.Namespace, address: str) -> dict[str, Any]:
             began = time.perf_counter()
             found = await admin.query_messages(f"k-{number}")
             spent["found" if i else "first"].append(time.perf_counter() - began)
-            if [message.keys for message in found.messages] != [(f"k-{number}",)] or found.lag_bytes:
+            if [message.index_keys for message in found.messages] != [(f"k-{number}",)] or found.lag_bytes:
                 raise RmqError(f"the key k-{number} was answered with {found}")
             began = time.perf_counter()
             await admin.query_messages(f"absent-{number}")

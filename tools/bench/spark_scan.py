@@ -166,7 +166,7 @@ def batch(topic: str, queue_id: int, make: Make, numbers: range, size: int) -> b
         make(numbers, size),
         range(born_at + numbers.start, born_at + numbers.stop),
         tags=[TAGS[i % len(TAGS)] for i in numbers],
-        keys=[(f"key-{i}",) for i in numbers],
+        index_keys=[(f"key-{i}",) for i in numbers],
     )
     return bytes(encode(topic, queue_id, rows))
 
@@ -268,7 +268,7 @@ class TupleReader(DataSourceReader):
                         break
                     yield (
                         message.topic, message.queue_id, message.queue_offset, message.message_id, message.tag,
-                        list(message.keys), message.body, message.properties, message.born_at, message.stored_at,
+                        list(message.index_keys), message.body, message.properties, message.born_at, message.stored_at,
                         message.attempt,
                     )  # fmt: skip
                 at = batch.header.end_offset

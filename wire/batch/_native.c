@@ -364,7 +364,7 @@ done:
 
 /* ---- messages to send, which have nothing but a body: made as quickly as a tuple */
 
-static const char *const message_fields[] = {"topic",       "body",    "tag",        "keys",  "properties",
+static const char *const message_fields[] = {"topic",       "body",    "tag",        "index_keys", "properties",
                                              "delay_level", "delay_s", "deliver_at", "delay", "extras"};
 #define FIELDS ((int)(sizeof(message_fields) / sizeof(*message_fields)))
 static Py_ssize_t message_places[FIELDS];

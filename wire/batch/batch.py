@@ -7,16 +7,16 @@ stored can block a queue.
 
 Meta is one msgpack array; its columns are little-endian, as Arrow's::
 
-    [lengths, tags, keys, key_hashes, ordering_keys, properties, born_at, attempts]
+    [lengths, tags, index_keys, index_key_hashes, ordering_keys, properties, born_at, attempts]
 
-    lengths        bin, u32 a message
-    tags           nil or [names, bin of u16 codes]: 0 is no tag, k is names[k - 1]
-    keys           nil or [bin of u32 lengths, bin]: the keys of a message joined by a space
-    key_hashes     nil or bin, the CRC-32 (u32) of each key
-    ordering_keys  nil or [bin of u32 lengths, bin]
-    properties     nil or [names, bin of u16 counts, bin of u16 codes, bin of u32 value lengths, bin]
-    born_at        int (all equal) or bin of i64, microseconds
-    attempts       nil or bin of u16: deliveries before this batch was made
+    lengths           bin, u32 a message
+    tags              nil or [names, bin of u16 codes]: 0 is no tag, k is names[k - 1]
+    index_keys        nil or [bin of u32 lengths, bin]: the index keys of a message joined by a space
+    index_key_hashes  nil or bin, the CRC-32 (u32) of each index key
+    ordering_keys     nil or [bin of u32 lengths, bin]
+    properties        nil or [names, bin of u16 counts, bin of u16 codes, bin of u32 value lengths, bin]
+    born_at           int (all equal) or bin of i64, microseconds
+    attempts          nil or bin of u16: deliveries before this batch was made
 
 The bodies may be compressed, as one piece. Meta never is: the broker reads it.
 
@@ -82,7 +82,7 @@ class Rows(NamedTuple):
     bodies: Sequence[bytes] | Bodies
     born_at: int | Sequence[int] | bytes
     tags: Sequence[str | None] | None = None
-    keys: Sequence[Sequence[str]] | None = None
+    index_keys: Sequence[Sequence[str]] | None = None
     ordering_keys: Sequence[str | None] | None = None
     properties: Sequence[Mapping[str, str]] | None = None
     attempts: Sequence[int] | None = None
@@ -387,7 +387,7 @@ def _check_size(used: int) -> None:
 
 
 def _pack_meta(rows: Rows, lengths: bytes, names: list[str]) -> bytes:
-    keys, hashes = pack_keys(rows.keys) if rows.keys is not None and any(rows.keys) else (None, None)
+    keys, hashes = pack_keys(rows.index_keys) if rows.index_keys is not None and any(rows.index_keys) else (None, None)
     packed: bytes = msgpack.packb(
         [
             lengths,

@@ -68,20 +68,20 @@ class Columns:
     """The metadata of a batch; what a message asks for is decoded when first asked for, for the whole batch."""
 
     __slots__ = (
-        "_keys", "_ordering", "_properties", "attempts", "born_at", "key_hashes", "keys", "lengths",
+        "_index_keys", "_ordering", "_properties", "attempts", "born_at", "index_key_hashes", "index_keys", "lengths",
         "ordering_keys", "properties", "tags",
     )  # fmt: skip
 
     def __init__(self, parts: tuple[Any, ...]) -> None:
         self.lengths: array[int] = parts[0]
         self.tags: TagColumn | None = parts[1]
-        self.keys: TextColumn | None = parts[2]
-        self.key_hashes: array[int] | None = parts[3]
+        self.index_keys: TextColumn | None = parts[2]
+        self.index_key_hashes: array[int] | None = parts[3]
         self.ordering_keys: TextColumn | None = parts[4]
         self.properties: PropertyColumn | None = parts[5]
         self.born_at: int | array[int] = parts[6]
         self.attempts: array[int] | None = parts[7]
-        self._keys: list[tuple[str, ...]] | None = None
+        self._index_keys: list[tuple[str, ...]] | None = None
         self._ordering: list[str] | None = None
         self._properties: list[dict[str, str]] | None = None
 
@@ -91,13 +91,13 @@ class Columns:
             return None
         return self.tags.names[code - 1]
 
-    def keys_of(self, index: int) -> tuple[str, ...]:
-        """The keys of a message."""
-        if self.keys is None:
+    def index_keys_of(self, index: int) -> tuple[str, ...]:
+        """The index keys of a message."""
+        if self.index_keys is None:
             return ()
-        if self._keys is None:
-            self._keys = [tuple(text.split(" ")) if text else () for text in self.keys.texts()]
-        return self._keys[index]
+        if self._index_keys is None:
+            self._index_keys = [tuple(text.split(" ")) if text else () for text in self.index_keys.texts()]
+        return self._index_keys[index]
 
     def ordering_key(self, index: int) -> str | None:
         """The sharding key a message was sent with."""
@@ -150,11 +150,11 @@ def check_columns(meta: memoryview, header: Header) -> Columns:
         BadBatch, MessageTooLarge: with one sentence of what is wrong.
     """
     parts = unpack_meta(meta, header)
-    lengths, tags, keys, hashes, ordering, properties, born_at, attempts = parts[:META_COLUMNS]
+    lengths, tags, index_keys, hashes, ordering, properties, born_at, attempts = parts[:META_COLUMNS]
     count = header.count
     sizes = _numbers("lengths", "I", lengths, count)
     _check_bodies(sizes, header)
-    key_column = None if keys is None else _text("keys", keys, count)
+    key_column = None if index_keys is None else _text("index_keys", index_keys, count)
     return Columns(
         (
             sizes,
@@ -197,7 +197,7 @@ def _bad_time(column: str, time: int) -> BadBatch:
 
 
 def count_keys(lengths: Sequence[int], blob: bytes) -> int:
-    """How many keys a column of joined keys holds; raises BadBatch if one of them is empty."""
+    """Return how many index keys a column of joined ones holds; raise BadBatch if one of them is empty."""
     spaces = blob.count(b" ")
     if spaces:
         ends = list(accumulate(lengths))
@@ -205,7 +205,7 @@ def count_keys(lengths: Sequence[int], blob: bytes) -> int:
             length and (blob[end - length] == _SPACE or blob[end - 1] == _SPACE)
             for end, length in zip(ends, lengths, strict=True)
         ):
-            raise BadBatch("a key is empty or holds a space")
+            raise BadBatch("an index key is empty or holds a space")
     return spaces + len(lengths) - _zeros(lengths)
 
 
@@ -296,12 +296,12 @@ def _check_utf8(name: str, lengths: array[int], blob: bytes) -> None:
         raise BadBatch(f"a text of the column {name} ends within a character")
 
 
-def _hashes(value: object, keys: TextColumn | None) -> array[int] | None:
-    if keys is None:
+def _hashes(value: object, index_keys: TextColumn | None) -> array[int] | None:
+    if index_keys is None:
         if value is not None:
-            raise BadBatch("there are key hashes and no keys")
+            raise BadBatch("there are hashes of index keys and no index keys")
         return None
-    return _numbers("key_hashes", "I", value, count_keys(keys.lengths, keys.blob))
+    return _numbers("index_key_hashes", "I", value, count_keys(index_keys.lengths, index_keys.blob))
 
 
 def _properties(value: object, count: int) -> PropertyColumn:

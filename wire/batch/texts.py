@@ -49,7 +49,7 @@ def pack_keys(rows: Sequence[Sequence[str]]) -> tuple[list[bytes], bytes]:
     The columns of keys and of their hashes.
 
     Raises:
-        BadBatch: a key is empty or holds a space.
+        BadBatch: an index key is empty or holds a space.
     """
     if native is not None and (packed := native.pack_keys(rows)) is not None:
         lengths, blob, hashes = packed
@@ -67,7 +67,7 @@ def pack_any_keys(rows: Sequence[Sequence[str]]) -> tuple[list[bytes], bytes]:
     hashes = list(map(crc32, encoded if keys is texts else encode_all(keys)[0]))
     lengths = list(map(len, encoded))
     if count_keys(lengths, blob) != len(hashes):
-        raise BadBatch("a key is empty or holds a space")
+        raise BadBatch("an index key is empty or holds a space")
     return [little("I", lengths), blob], little("I", hashes)
 
 

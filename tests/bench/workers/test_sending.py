@@ -76,12 +76,12 @@ def test_tags_take_turns_and_keys_are_of_one_message_each() -> None:
     assert [len(some) for some in lists] == [2, 2, 1]
     messages = [message for some in lists for message in some]
     assert [message.tag for message in messages] == ["tag-0", "tag-1", "tag-0", "tag-1", "tag-0"]
-    assert [message.keys for message in messages] == [(key(7, number),) for number in range(5)]
+    assert [message.index_keys for message in messages] == [(key(7, number),) for number in range(5)]
     assert {len(message.body) for message in messages} == {3}
 
 
 def test_messages_without_tags_and_keys_have_neither() -> None:
-    assert {(message.tag, message.keys) for (message,) in messages_of("t", Load(3, 3, 1))} == {(None, ())}
+    assert {(message.tag, message.index_keys) for (message,) in messages_of("t", Load(3, 3, 1))} == {(None, ())}
 
 
 @pytest.mark.parametrize(("messages", "small"), [(1, 1), (100, 20), (1_000_000, 20_000)])

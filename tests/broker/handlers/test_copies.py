@@ -93,8 +93,8 @@ def read(copy: MessageCopy) -> StoredMessage:
 
 
 FULL = stored(
-    b"a", b"b", base=7, tags=[None, "t"], keys=[(), ("k",)], ordering_keys=["x", "y"], properties=[{}, {"p": "1"}],
-    attempts=[0, 4],
+    b"a", b"b", base=7, tags=[None, "t"], index_keys=[(), ("k",)], ordering_keys=["x", "y"],
+    properties=[{}, {"p": "1"}], attempts=[0, 4],
 )  # fmt: skip
 ORIGIN = {
     "RMQ_ORIGIN_TOPIC": "orders", "RMQ_ORIGIN_QUEUE": "2", "RMQ_ORIGIN_OFFSET": "8",
@@ -117,7 +117,13 @@ def test_a_copy_keeps_what_was_the_message_s_own_and_says_where_it_is_from(
 
     assert (copy.queue_offset, copy.origin, copy.to) == (8, batches.handle(4096, 1), MessageQueue(to, 0))
     again = read(copy)
-    assert (again.body, again.tag, again.keys, again.ordering_key, again.attempt) == (b"b", "t", ("k",), "y", attempt)
+    assert (again.body, again.tag, again.index_keys, again.ordering_key, again.attempt) == (
+        b"b",
+        "t",
+        ("k",),
+        "y",
+        attempt,
+    )
     assert again.properties == {"p": "1", **said}
     assert copy.checked.header.delay_level == copy.level == (7 if to == "%RETRY%g" else 0)
 
@@ -167,10 +173,10 @@ ROOM = layout.MAX_BATCH - layout.MAX_BODY
     ("columns", "left_out"),
     [
         ({"properties": [{"a": "1", "b": "y" * (ROOM - 300)}]}, "2 properties"),
-        ({"keys": [["k" * (ROOM - 250)]]}, "1 keys"),
+        ({"index_keys": [["k" * (ROOM - 250)]]}, "1 index keys"),
         ({"ordering_keys": ["o" * (ROOM - 250)]}, "the ordering key"),
-        ({"keys": [["k" * (ROOM // 2)]], "properties": [{"a": "y" * (ROOM // 2 - 300)}]}, "1 properties"),
-        ({"keys": [["k" * (ROOM - 310)]], "properties": [{"a": "1"}]}, "1 properties, 1 keys"),
+        ({"index_keys": [["k" * (ROOM // 2)]], "properties": [{"a": "y" * (ROOM // 2 - 300)}]}, "1 properties"),
+        ({"index_keys": [["k" * (ROOM - 310)]], "properties": [{"a": "1"}]}, "1 properties, 1 index keys"),
     ],
 )  # fmt: skip
 def test_of_the_largest_message_the_least_needed_is_left_out(columns: dict[str, Any], left_out: str) -> None:

@@ -55,7 +55,7 @@ from ..harness import Client, crash_copy
 
 async def send(client: Client, *keys: str, to: MessageQueue = ORDERS) -> list[str]:
     """One batch, a message for each text of keys; returns their ids."""
-    rows = Rows([key.encode() for key in keys], BORN_AT, keys=[tuple(key.split()) for key in keys])
+    rows = Rows([key.encode() for key in keys], BORN_AT, index_keys=[tuple(key.split()) for key in keys])
     (result,) = await client.send_batches(
         OutgoingBatch(to.queue_id, bytes(batches.encode(to.topic, to.queue_id, rows)))
     )
@@ -145,7 +145,7 @@ async def test_an_answer_has_at_most_8_mib(broker: InMemoryBroker) -> None:
     async with Client(broker) as client:
         await client.create()
         for i in range(3):
-            rows = Rows([bytes([i]) * (3 << 20)], BORN_AT, keys=[("a",)])
+            rows = Rows([bytes([i]) * (3 << 20)], BORN_AT, index_keys=[("a",)])
             await client.send_batches(OutgoingBatch(0, bytes(batches.encode("orders", 0, rows))))
 
         reply = await query(client, "a")
@@ -165,7 +165,7 @@ async def test_a_message_is_found_by_its_id_also_after_a_restart(broker: InMemor
 
     async with Client(broker) as client:
         assert (await get(client, named[1])).body == b"b"
-        assert (await get(client, named[1].upper())).keys == ("b",)
+        assert (await get(client, named[1].upper())).index_keys == ("b",)
         assert ids(client, await query(client, "b")) == [named[1]]
 
 

@@ -58,7 +58,7 @@ async def test_a_message_that_failed_comes_back_with_all_that_was_its_own(broker
     client, epoch = await holder(broker)
     async with client:
         rows = Rows(
-            [b"plain", b"odd" * 100], [BORN_AT, BORN_AT + 7], tags=[None, "paid"], keys=[(), ("k1", "k2")],
+            [b"plain", b"odd" * 100], [BORN_AT, BORN_AT + 7], tags=[None, "paid"], index_keys=[(), ("k1", "k2")],
             ordering_keys=["a", "order-9"], properties=[{}, {"colour": "red"}],
         )  # fmt: skip
         data = bytes(batches.encode("orders", 0, rows, by=ProducerMark(5, 1)))
@@ -71,7 +71,7 @@ async def test_a_message_that_failed_comes_back_with_all_that_was_its_own(broker
         assert await retried(client) == []
         await asyncio.sleep(0.11)
         (again,) = await retried(client)
-        assert (again.body, again.tag, again.keys) == (b"odd" * 100, "paid", ("k1", "k2"))
+        assert (again.body, again.tag, again.index_keys) == (b"odd" * 100, "paid", ("k1", "k2"))
         assert (again.ordering_key, again.attempt, again.topic) == ("order-9", 2, "orders")
         assert round(again.born_at.timestamp() * 1e6) == BORN_AT + 7
         origin = batches.handle(sent.physical_offset, 1)
@@ -270,7 +270,7 @@ async def test_a_copy_of_the_largest_message_leaves_out_what_does_not_fit(broker
     async with client:
         large = {"small": "1", "large": "y" * ((64 << 10) - 300)}
         keys = [tuple(f"{i:07}" for i in range(5436))]
-        for mark, more in enumerate(({"properties": [large]}, {"keys": keys}), 1):
+        for mark, more in enumerate(({"properties": [large]}, {"index_keys": keys}), 1):
             rows = Rows([b"x" * layout.MAX_BODY], BORN_AT, tags=["t"], **more)  # type: ignore[arg-type]
             data = bytes(batches.encode("orders", 0, rows, by=ProducerMark(5, mark)))
             assert len(data) > layout.MAX_BATCH - 256
@@ -284,7 +284,7 @@ async def test_a_copy_of_the_largest_message_leaves_out_what_does_not_fit(broker
         second = messages(await client.pull(1, queue=RETRIES_PLAIN), 1)
         told = [(message.body == b"x" * layout.MAX_BODY, message.tag, message.properties) for message in first + second]
         assert [(same, tag, said["RMQ_LEFT_OUT"].split(":")[0]) for same, tag, said in told] == [
-            (True, "t", "2 properties"), (True, "t", "5436 keys"),
+            (True, "t", "2 properties"), (True, "t", "5436 index keys"),
         ]  # fmt: skip
         assert [said["RMQ_ORIGIN_OFFSET"] for _, _, said in told] == ["0", "1"]
 

@@ -42,7 +42,7 @@ async def test_a_copy_has_all_of_the_original_and_says_where_it_is_from(broker: 
     client, epoch = await holder(broker)
     async with client:
         rows = Rows(
-            [b"plain", b"odd" * 100], [BORN_AT, BORN_AT + 7], tags=[None, "paid"], keys=[(), ("k1", "k2")],
+            [b"plain", b"odd" * 100], [BORN_AT, BORN_AT + 7], tags=[None, "paid"], index_keys=[(), ("k1", "k2")],
             ordering_keys=["a", "order-9"], properties=[{}, {"colour": "red"}],
         )  # fmt: skip
         data = bytes(batches.encode("orders", 0, rows, by=ProducerMark(5, 1), codec=CODECS.by_number(1)))
@@ -53,7 +53,7 @@ async def test_a_copy_has_all_of_the_original_and_says_where_it_is_from(broker: 
         assert await client.dead_letter(epoch, 2, commit=3, reason="cannot be parsed") == (0, None)
 
         (letter,) = await letters_dead(client)
-        assert (letter.body, letter.tag, letter.keys) == (b"odd" * 100, "paid", ("k1", "k2"))
+        assert (letter.body, letter.tag, letter.index_keys) == (b"odd" * 100, "paid", ("k1", "k2"))
         assert (letter.ordering_key, letter.attempt) == ("order-9", 1)
         assert round(letter.born_at.timestamp() * 1e6) == BORN_AT + 7
         origin = batches.handle(sent.physical_offset, 1)
@@ -225,7 +225,7 @@ async def test_the_largest_message_is_given_up_without_its_properties_if_need_be
         rows = Rows(
             [b"x" * layout.MAX_BODY],
             BORN_AT,
-            keys=[("k",)],
+            index_keys=[("k",)],
             properties=[{"small": "1", "large": "y" * ((64 << 10) - 300)}],
         )
         data = bytes(batches.encode("orders", 0, rows, by=ProducerMark(5, 1)))
@@ -235,7 +235,11 @@ async def test_the_largest_message_is_given_up_without_its_properties_if_need_be
         assert await client.dead_letter(epoch, 0, commit=1, reason="r" * 255) == (0, None)
 
         (letter,) = await letters_dead(client)
-        assert (len(letter.body), letter.keys, letter.properties["RMQ_ORIGIN_OFFSET"]) == (layout.MAX_BODY, ("k",), "0")
+        assert (len(letter.body), letter.index_keys, letter.properties["RMQ_ORIGIN_OFFSET"]) == (
+            layout.MAX_BODY,
+            ("k",),
+            "0",
+        )
         assert letter.properties["RMQ_LEFT_OUT"] == "2 properties: the copy would be too large"
         assert "large" not in letter.properties
 

@@ -220,7 +220,7 @@ async def test_a_batch_that_is_parked_in_the_turn_in_which_a_later_one_becomes_d
 
 
 async def test_the_delivered_batch_is_the_producers_and_names_the_parked_one(client_plain: Client) -> None:
-    sent = delayed(b"a", b"b", level=1, by=ProducerMark(9, 1, 0), tags=["paid", None], keys=[["k"], []])
+    sent = delayed(b"a", b"b", level=1, by=ProducerMark(9, 1, 0), tags=["paid", None], index_keys=[["k"], []])
     (parked,) = await client_plain.send_batches(OutgoingBatch(0, sent))
 
     await sleep(1.1)
@@ -254,7 +254,7 @@ async def test_a_duplicate_of_a_parked_batch_is_answered_again_also_after_a_rest
 
 
 async def test_a_parked_message_is_in_no_queue_and_under_no_key_until_it_is_due(client_plain: Client) -> None:
-    await park(client_plain, b"a", level=1, keys=[["o-17"]])
+    await park(client_plain, b"a", level=1, index_keys=[["o-17"]])
 
     assert (await client_plain.range(ORDERS, group=None)).max_offset == 0
     await sleep(1.5)
@@ -650,8 +650,8 @@ async def test_a_scrub_a_backup_and_a_stopped_log_know_what_waits(
     async with over(memory_path, wall) as broker, Client(broker) as client:
         await client.create()
         await client.send(b"now")
-        await park(client, b"soon", level=1, keys=[["k"]])
-        await park(client, b"later", level=6, keys=[["k"]])
+        await park(client, b"soon", level=1, index_keys=[["k"]])
+        await park(client, b"later", level=6, index_keys=[["k"]])
         await asyncio.sleep(2)
         Backup(memory_path, copy_path, broker.broker._store.log.durable).run()
     report = Verification(memory_path).run()

@@ -477,7 +477,7 @@ def test_whoever_waits_for_the_key_index_is_served_after_other_work_at_once(rig_
 
 
 def append_keyed(rig_plain: Rig_plain, key: str) -> None:
-    data = bytes(batches.encode("orders", 0, batches.Rows([b"x"], BORN_AT, keys=[(key,)])))
+    data = bytes(batches.encode("orders", 0, batches.Rows([b"x"], BORN_AT, index_keys=[(key,)])))
     rig_plain.store.stage(ORDERS, 1, data, batches.check(data, stamped=False))
     rig_plain.store.write()
     rig_plain.opened.sync()

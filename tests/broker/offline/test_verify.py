@@ -15,7 +15,7 @@ def store(memory_path: Path) -> Path:
     """A directory of several segments, stopped behind a checkpoint."""
     opened = Opened(memory_path, segment_bytes=900, entries_per_file=5)
     for i in range(6):
-        opened.append(b"%d" % i, b"more", to=ORDERS if i % 3 else PAYMENTS, keys=[(f"k{i}",), (f"k{i}", "all")])
+        opened.append(b"%d" % i, b"more", to=ORDERS if i % 3 else PAYMENTS, index_keys=[(f"k{i}",), (f"k{i}", "all")])
     opened.checkpoint()
     opened.close()
     return memory_path

@@ -70,7 +70,7 @@ def build(path: Path, count: int, random: Random, *, stopped: bool, **settings: 
     for i in range(count):
         queue = random.choice(QUEUES)
         bodies = [b"%d.%d " % (i, j) * random.randrange(1, 6) for j in range(random.randrange(1, 4))]
-        placed = opened.append(*bodies, to=queue, keys=[(f"k{i}",)] * len(bodies))
+        placed = opened.append(*bodies, to=queue, index_keys=[(f"k{i}",)] * len(bodies))
         made.append(Batch(queue, placed.base_offset, bodies, placed.physical_offset, placed.end))
         if i == count * 3 // 4:
             opened.checkpoint()

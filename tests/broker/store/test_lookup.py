@@ -50,7 +50,7 @@ class Log(NamedTuple):
 
 def batch_at(position: int, number: int, *, generation: int = 5, kind: int = 0) -> bytes:
     keys = [("a",), ("a", "b") if number % 3 == 0 else ("c",)]
-    rows = Rows([b"body %d" % number, b"second"], BORN_AT, keys=keys)
+    rows = Rows([b"body %d" % number, b"second"], BORN_AT, index_keys=keys)
     by = STAMP._replace(physical_offset=position, stored_at=1000 + number, topic_gen=generation, kind=kind)
     return stamped(batches.encode("orders", 2, rows), by)
 
@@ -144,7 +144,7 @@ def test_state_batches_hold_no_messages(tmp_path: Path) -> None:
 
 def test_a_parked_message_is_found_by_its_id_and_not_by_its_key(tmp_path: Path) -> None:
     """By its key it will be found once, when it is delivered."""
-    rows = Rows([b"later"], BORN_AT, keys=[("a",)])
+    rows = Rows([b"later"], BORN_AT, index_keys=[("a",)])
     by = STAMP._replace(physical_offset=0, base_offset=BORN_AT + 1, topic_gen=5, kind=layout.KIND_PARKED)
     (tmp_path / "0").write_bytes(data := stamped(batches.encode("orders", 2, rows, delay_level=1), by))
     with LogReader(Files(), [(0, tmp_path / "0")], len(data)) as reader:

@@ -450,7 +450,7 @@ def stage(opened: Opened, data: bytes, *, due_at: int = DUE, origin: int = 0) ->
 
 def test_a_parked_batch_has_a_place_and_no_offset(memory_path: Path) -> None:
     opened = Opened(memory_path)
-    data, told = delayed(b"a", b"b", level=1, keys=[["k"], []]), []
+    data, told = delayed(b"a", b"b", level=1, index_keys=[["k"], []]), []
     opened.store.on_parked = told.append
 
     placed = stage(opened, data)
@@ -514,7 +514,7 @@ def test_nothing_is_parked_before_what_was_delivered_last(memory_path: Path) -> 
 
 
 def test_the_key_index_notes_batches_with_keys_only() -> None:
-    keyed, plain = (batches.check(make_batch(b"a", keys=keys), stamped=False) for keys in ([["k"]], None))
+    keyed, plain = (batches.check(make_batch(b"a", index_keys=keys), stamped=False) for keys in ([["k"]], None))
 
     assert keyed_of(8, 9, plain.columns) is None
     noted = keyed_of(8, 9, keyed.columns)

@@ -32,7 +32,7 @@ def build(path: Path) -> None:
     opened.store.stage_changes([Started(opened.store.stores.current, 1)])
     opened.write()
     for i in range(8):
-        opened.append(b"%d" % i, keys=[[f"k{i}"]])
+        opened.append(b"%d" % i, index_keys=[[f"k{i}"]])
     opened.checkpoint()
     opened.close()
 

@@ -297,7 +297,7 @@ def test_a_key_index_that_cannot_be_looked_at_is_not_damage_of_the_log(
     killed: Path, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
     opened = Opened(killed)
-    opened.append(b"last", keys=[["k"]])
+    opened.append(b"last", index_keys=[["k"]])
     opened.checkpoint()
     opened.store.abandon()
 
@@ -309,7 +309,7 @@ def test_a_key_index_that_cannot_be_looked_at_does_not_stop_a_start(
     killed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened = Opened(killed)
-    opened.append(b"last", keys=[["k"]])
+    opened.append(b"last", index_keys=[["k"]])
     opened.checkpoint()
     opened.store.abandon()
 
@@ -431,7 +431,7 @@ def test_a_start_that_is_refused_leaves_the_indexes_of_a_checkpoint(stopped: Pat
 def test_keys_are_found_by_the_index_after_indexes_were_lost(memory_path: Path, gone: list[str]) -> None:
     opened = Opened(memory_path, segment_bytes=600)
     for key in ("a", "b", "c", "d"):
-        opened.append(b"x" * 300, keys=[[key]])
+        opened.append(b"x" * 300, index_keys=[[key]])
     opened.checkpoint()
     segments = [segment.start for segment in opened.store.log.segments]
     assert len(segments) > 1

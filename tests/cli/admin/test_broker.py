@@ -42,7 +42,9 @@ def restore(backup: Path, target: Path) -> Result:
 def send(address: str, topic: str, count: int) -> None:
     async def sending() -> None:
         async with Producer(address) as producer:
-            await producer.send_many([Message(topic, b"%d" % i, keys=(f"k{i}",)) for i in range(count)], queue_id=0)
+            await producer.send_many(
+                [Message(topic, b"%d" % i, index_keys=(f"k{i}",)) for i in range(count)], queue_id=0
+            )
 
     asyncio.run(sending())
 

@@ -40,7 +40,9 @@ def address() -> Iterator[str]:
 @pytest.fixture(scope="module")
 def ids(address: str) -> list[str]:
     """Seven dead letters of the group billing, of two topics."""
-    orders = [Message("orders", b"%d" % i, keys=(f"o-{i}",), tag="t", properties={"trace": f"t{i}"}) for i in range(4)]
+    orders = [
+        Message("orders", b"%d" % i, index_keys=(f"o-{i}",), tag="t", properties={"trace": f"t{i}"}) for i in range(4)
+    ]
     stock = [Message("stock", b"\xff%d" % i) for i in range(3)]
     return [
         *bury(address, "billing", orders, reason="TimeoutError: no answer", queue_id=1),
@@ -80,7 +82,7 @@ def test_groups_are_listed_with_what_became_of_their_dead_letters(address: str, 
 def test_dead_letters_for_people(address: str, ids: list[str]) -> None:
     heading, *lines = dlq(address, "show", "billing").stdout.splitlines()
 
-    assert heading.split() == ["OFFSET", "STATE", "DIED_AT", "ORIGIN", "ATTEMPTS", "KEYS", "REASON", "BODY"]
+    assert heading.split() == ["OFFSET", "STATE", "DIED_AT", "ORIGIN", "ATTEMPTS", "INDEX_KEYS", "REASON", "BODY"]
     assert len(lines) == 7
     assert lines[0].split()[:2] == ["0", "waiting"]
     assert "orders/1 @0" in lines[0]
@@ -93,7 +95,7 @@ def test_dead_letters_as_json_are_stored_messages_with_their_origin(address: str
     first, *_, last = rows(dlq(address, "show", "billing", "--json"))
 
     assert first["topic"] == "%DLQ%billing"
-    assert (first["queue_offset"], first["body"], first["keys"], first["tag"]) == (0, "0", ["o-0"], "t")
+    assert (first["queue_offset"], first["body"], first["index_keys"], first["tag"]) == (0, "0", ["o-0"], "t")
     assert (first["state"], first["reason"], first["attempts"]) == ("waiting", "TimeoutError: no answer", 0)
     assert (first["origin_topic"], first["origin_queue_id"], first["origin_offset"]) == ("orders", 1, 0)
     assert first["origin_id"] == ids[0]
@@ -191,7 +193,7 @@ def test_without_a_broker_it_says_how_to_start_one(nowhere: str) -> None:
 def group(address: str, request: pytest.FixtureRequest) -> str:
     """A group of this test's own, with five dead letters of the topic of its name."""
     name = "".join(c if c.isalnum() else "-" for c in request.node.name)[-100:]
-    bury(address, name, [Message(name, b"%d" % i, keys=(f"k-{i}",)) for i in range(5)], queue_id=2)
+    bury(address, name, [Message(name, b"%d" % i, index_keys=(f"k-{i}",)) for i in range(5)], queue_id=2)
     return name
 
 
@@ -370,8 +372,8 @@ def test_what_is_named_and_does_not_exist_is_told(address: str, group: str) -> N
 
 def test_more_than_one_request_holds_are_replayed_in_order(address: str) -> None:
     group = "many"
-    bury(address, group, [Message(group, b"%d" % i, keys=("k",)) for i in range(1000)])
-    bury(address, group, [Message(group, b"%d" % i, keys=("k",)) for i in range(1000, 1500)])
+    bury(address, group, [Message(group, b"%d" % i, index_keys=("k",)) for i in range(1000)])
+    bury(address, group, [Message(group, b"%d" % i, index_keys=("k",)) for i in range(1000, 1500)])
 
     for conditions in (["--offset", "0-1100"], ["--key", "k"]):
         result = dlq_dead_deals(address, "replay", group, *conditions)

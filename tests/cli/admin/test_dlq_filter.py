@@ -30,7 +30,7 @@ MOMENT = timedelta(microseconds=1)
 @dataclass
 class Letter:
     message_id: str = "a" * 32
-    keys: tuple[str, ...] = ("o-17", "c-3")
+    index_keys: tuple[str, ...] = ("o-17", "c-3")
     stored_at: datetime = NOON
     properties: dict[str, str] = field(
         default_factory=lambda: {
@@ -171,7 +171,7 @@ def test_what_was_named_and_does_not_exist_is_told() -> None:
 @dataclass
 class LetterDeadFinding:
     queue_offset: int
-    keys: tuple[str, ...]
+    index_keys: tuple[str, ...]
     properties: dict[str, str] = field(default_factory=dict)
 
 

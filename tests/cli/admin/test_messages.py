@@ -69,7 +69,7 @@ def test_a_message_for_people() -> None:
         "message_id    0123456789abcdef0000000000200000",
         "copy_of       -",
         "tag           created",
-        "keys          o-17",
+        "index_keys    o-17",
         "properties    trace=a1",
         "ordering_key  o-17",
         "born_at       2023-11-14T22:13:20+00:00",
@@ -136,7 +136,7 @@ def test_what_an_answer_leaves_out_is_said(found: FoundMessages, said: list[str]
 
 @pytest.mark.slow
 def test_messages_are_found_by_key_and_by_id(broker: str, topic: str) -> None:
-    sent = [Message(topic, b"%d " % i + b"x" * 50, tag="t", keys=(f"{topic}-{i % 2}",)) for i in range(6)]
+    sent = [Message(topic, b"%d " % i + b"x" * 50, tag="t", index_keys=(f"{topic}-{i % 2}",)) for i in range(6)]
     names = send(broker, *sent)
 
     def query(*more: str) -> list[dict[str, Any]]:

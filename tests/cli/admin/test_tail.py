@@ -86,7 +86,7 @@ def test_a_message_is_one_line_with_its_time_in_utc() -> None:
 
 
 def test_a_sharding_key_is_not_shown_as_a_key_to_find_a_message_by() -> None:
-    rows = Rows([b"x", b"y"], 1, keys=[(), ("a", "b")], ordering_keys=["o-17", "o-17"])
+    rows = Rows([b"x", b"y"], 1, index_keys=[(), ("a", "b")], ordering_keys=["o-17", "o-17"])
     plain, with_keys = batches.read(sample(rows), stores=StoreIds(STORE_ID)).messages()
 
     assert tail_line(plain).endswith(" sharding_key=o-17  x")
@@ -103,7 +103,7 @@ def test_as_json_a_message_is_what_get_shows() -> None:
 @pytest.mark.slow
 def test_the_newest_messages_are_shown_with_and_without_conditions(broker: str, topic: str) -> None:
     tags = ("new", "paid")
-    send(broker, *[Message(topic, b"%d" % i, tag=tags[i % 2], keys=(f"{topic}-{i % 3}",)) for i in range(12)])
+    send(broker, *[Message(topic, b"%d" % i, tag=tags[i % 2], index_keys=(f"{topic}-{i % 3}",)) for i in range(12)])
 
     def rows(*more: str) -> list[str]:
         result = tail(topic, "--broker", broker, "--json", *more)

@@ -183,7 +183,7 @@ def test_a_trace_as_json_is_one_object() -> None:
 
 @pytest.mark.slow
 def test_a_dead_letter_is_traced_by_the_real_command(broker: str, topic: str) -> None:
-    (name,) = bury(broker, "tracers", [Message(topic, b"x", keys=("k",))], reason="poison", queue_id=1)
+    (name,) = bury(broker, "tracers", [Message(topic, b"x", index_keys=("k",))], reason="poison", queue_id=1)
     arguments = [sys.executable, "-m", "rmq.cli.rmq_admin", "message", "trace", name, "--broker", broker]
     shown = subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=True).stdout
     told = json.loads(trace(name, "--json", "--broker", broker).stdout)

@@ -28,10 +28,10 @@ from rmq.wire.stores import StoreIds
 
 
 def stored(
-    body: bytes, *, tag: str | None = None, keys: tuple[str, ...] = (), key: str | None = None, **properties: str
+    body: bytes, *, tag: str | None = None, index_keys: tuple[str, ...] = (), key: str | None = None, **properties: str
 ) -> StoredMessage:
     """A message as a consumer gets it."""
-    rows = batch.Rows([body], 1_700_000_000_000_001, [tag], [keys], [key], [properties])
+    rows = batch.Rows([body], 1_700_000_000_000_001, [tag], [index_keys], [key], [properties])
     encoded = batch.encode("orders", 2, rows)
     checked = batch.check(encoded, stamped=False)
     header = checked.header._replace(base_offset=17, physical_offset=800, stored_at=1_700_000_000_000_002)
@@ -66,7 +66,7 @@ def test_durations_read_well(value: float, text: str) -> None:
 
 
 def test_a_message_is_one_json_object_with_every_field() -> None:
-    message = stored(b'{"n": 1}', tag="paid", keys=("o-17", "x"), key="o-17", source="shop")
+    message = stored(b'{"n": 1}', tag="paid", index_keys=("o-17", "x"), key="o-17", source="shop")
     message.attempt = 3
 
     found = json.loads(to_json(message_object(message, epoch=(5 << 32) + 1)))
@@ -78,7 +78,7 @@ def test_a_message_is_one_json_object_with_every_field() -> None:
         "message_id": f"{0xAB:016x}{(800 // layout.ALIGN) << 12:016x}",
         "copy_of": None,
         "tag": "paid",
-        "keys": ["o-17", "x"],
+        "index_keys": ["o-17", "x"],
         "body": '{"n": 1}',
         "properties": {"source": "shop"},
         "ordering_key": "o-17",
@@ -122,7 +122,7 @@ def test_json_leaves_letters_of_all_languages_as_they_are() -> None:
     [
         ({"key": "o-17", "tag": "paid"}, "orders/2 @17 key=o-17 tag=paid attempt=1  hi"),
         ({}, "orders/2 @17 attempt=1  hi"),
-        ({"keys": ("a", "b")}, "orders/2 @17 key=a,b attempt=1  hi"),
+        ({"index_keys": ("a", "b")}, "orders/2 @17 key=a,b attempt=1  hi"),
         ({"source": "shop"}, "orders/2 @17 source=shop attempt=1  hi"),
     ],
 )

@@ -22,7 +22,7 @@ async def address() -> AsyncIterator[str]:
 
 async def test_messages_are_found_by_key(address: str) -> None:
     async with Producer(address) as producer, Admin(address) as admin:
-        sent = [Message("orders", b"%d" % i, tag="t", keys=(f"o-{i % 10}",)) for i in range(30)]
+        sent = [Message("orders", b"%d" % i, tag="t", index_keys=(f"o-{i % 10}",)) for i in range(30)]
         receipts = await producer.send_many(sent, sharding_key="s")
 
         found = await admin.query_messages("o-7", topic="orders")
@@ -30,14 +30,14 @@ async def test_messages_are_found_by_key(address: str) -> None:
         assert [message.body for message in found.messages] == [b"27", b"17", b"7"]
         assert [message.message_id for message in found.messages] == [receipts[i].message_id for i in (27, 17, 7)]
         assert (found.more, found.lag_bytes) == (False, 0)
-        assert found.messages[0].keys == ("o-7",)
+        assert found.messages[0].index_keys == ("o-7",)
         assert found.messages[0].ordering_key == "s"
 
 
 async def test_more_messages_than_one_answer_holds_are_asked_for_in_parts(address: str) -> None:
     async with Producer(address) as producer, Admin(address) as admin:
         for part in range(3):
-            sent = [Message("orders", b"%d" % (part * 1000 + i), keys=("k",)) for i in range(1000)]
+            sent = [Message("orders", b"%d" % (part * 1000 + i), index_keys=("k",)) for i in range(1000)]
             await producer.send_many(sent, queue_id=part)
 
         found = await admin.query_messages("k", limit=2500)
@@ -51,7 +51,7 @@ async def test_more_messages_than_one_answer_holds_are_asked_for_in_parts(addres
 
 async def test_a_query_has_bounds_in_time(address: str) -> None:
     async with Producer(address) as producer, Admin(address) as admin:
-        receipt = await producer.send(Message("orders", b"x", keys=("k",)))
+        receipt = await producer.send(Message("orders", b"x", index_keys=("k",)))
         at = (await admin.message(receipt.message_id)).stored_at
         moment = timedelta(microseconds=1)
 

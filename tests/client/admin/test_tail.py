@@ -76,7 +76,7 @@ async def fill(producer: Producer, topic: str, clock: Clock, count: int, *, queu
     """Messages in turn to queues, a minute apart; every third has a tag."""
     for i in range(first, first + count):
         clock.pass_s(60)
-        message = Message(topic, b"%d" % i, tag="third" if i % 3 == 0 else None, keys=(f"k-{i % 4}",))
+        message = Message(topic, b"%d" % i, tag="third" if i % 3 == 0 else None, index_keys=(f"k-{i % 4}",))
         await producer.send(message, queue_id=i % queues)
 
 
@@ -192,7 +192,7 @@ async def test_with_a_condition_it_looks_further_back_until_there_are_enough(
 
     rare = await admin.tail("orders", expression="rare || none").newest(5, now=clock.now)
     third = await admin.tail("orders", expression="third").newest(2, now=clock.now)
-    keyed = await admin.tail("orders", wanted=lambda m: "k-1" in m.keys).newest(2, now=clock.now)
+    keyed = await admin.tail("orders", wanted=lambda m: "k-1" in m.index_keys).newest(2, now=clock.now)
 
     assert (bodies(rare.messages), rare.left_out) == (["early", "early"], "")
     assert bodies(third.messages) == ["3", "6"]

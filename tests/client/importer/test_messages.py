@@ -65,7 +65,7 @@ def test_tag_keys_and_properties(
 ) -> None:
     message = message_of(record(properties=properties), b"body", "new")
 
-    assert (message.topic, message.body, message.tag, message.keys) == ("new", b"body", tag, keys)
+    assert (message.topic, message.body, message.tag, message.index_keys) == ("new", b"body", tag, keys)
     assert message.properties == kept | ALWAYS
     assert message.deliver_at is None
 

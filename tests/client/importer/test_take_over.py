@@ -47,7 +47,7 @@ async def test_a_message_is_as_it_was(tmp_path: Path, broker: InMemoryBroker) ->
         message, packed = await messages_in(admin, "t", 1)
         assert await bodies_in(admin, "t", 0) == []
         (found,) = (await admin.query_messages("b", "t")).messages
-    assert (message.body, message.tag, message.keys, message.queue_offset) == (b"body", "paid", ("a", "b"), 0)
+    assert (message.body, message.tag, message.index_keys, message.queue_offset) == (b"body", "paid", ("a", "b"), 0)
     assert found.message_id == message.message_id
     assert message.born_at == datetime.fromtimestamp(1_600_000_000.123, UTC)
     assert packed.born_at == datetime.fromtimestamp(1_600_000_000.456, UTC)
@@ -340,4 +340,4 @@ async def _check(root: Path, sent: list[Sent], first: int, offsets: dict[int, in
 
 def _back(message: Any, topic: str) -> Sent:
     own = {name: value for name, value in message.properties.items() if not name.startswith("ROCKETMQ_")}
-    return Sent((topic, message.queue_id), message.body, message.tag, message.keys, own)
+    return Sent((topic, message.queue_id), message.body, message.tag, message.index_keys, own)

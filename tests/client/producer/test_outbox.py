@@ -78,7 +78,9 @@ def bodies_of(outbox: Outbox) -> list[list[bytes]]:
 
 
 def test_sends_of_all_kinds_share_a_batch_and_keep_what_is_theirs() -> None:
-    first = of_messages(Message("orders", b"1", tag="t", keys=("a", "b"), properties={"p": "q"}), key="k1", born_at=1)
+    first = of_messages(
+        Message("orders", b"1", tag="t", index_keys=("a", "b"), properties={"p": "q"}), key="k1", born_at=1
+    )
     outbox = outbox_of(first, of_bodies(b"2", b"3", key="k2", born_at=2), of_messages(Message("orders", b"4")))
 
     cut = outbox.cut(BY)
@@ -88,7 +90,7 @@ def test_sends_of_all_kinds_share_a_batch_and_keep_what_is_theirs() -> None:
     assert [message.body for message in messages] == [b"1", b"2", b"3", b"4"]
     assert [message.ordering_key for message in messages] == ["k1", "k2", "k2", None]
     assert [message.tag for message in messages] == ["t", None, None, None]
-    assert messages[0].keys == ("a", "b") and messages[0].properties == {"p": "q"}
+    assert messages[0].index_keys == ("a", "b") and messages[0].properties == {"p": "q"}
     assert [message.born_at.microsecond for message in messages] == [1, 2, 2, 5]
     assert [(piece.start, piece.count) for piece in cut[1]] == [(0, 1), (0, 2), (0, 1)]
     assert not outbox.sends and outbox.cut(BY) is None
@@ -133,7 +135,7 @@ def single(message: Message, key: str | None = None) -> PendingMessage:
     [
         ({}, None, True),
         ({"tag": "t"}, None, False),
-        ({"keys": ("k",)}, None, False),
+        ({"index_keys": ("k",)}, None, False),
         ({"delay_level": 1}, None, False),
         ({}, "k", False),
     ],
@@ -147,7 +149,7 @@ def test_a_message_alone_goes_the_short_way_if_it_has_nothing_but_a_body(
 
     assert cut is not None
     (read_back,) = read(bytearray().join(cut[0]))
-    assert (read_back.body, read_back.tag, read_back.keys) == (b"paid", message.tag, message.keys)
+    assert (read_back.body, read_back.tag, read_back.index_keys) == (b"paid", message.tag, message.index_keys)
     assert (read_back.ordering_key, read_back.born_at) == (key, from_us(BORN_AT))
     assert (len(cut[0]) == 1) == is_short, "in one part, or with its body apart"
 

@@ -18,7 +18,7 @@ from rmq.client.producer.routing import Choice
 from rmq.wire import errors
 from rmq.wire.batch.texts import pack_bodies
 from rmq.wire.deferral import Delay
-from rmq.wire.model import DELAY, KEYS, PROPERTIES, TAG, Message, gather
+from rmq.wire.model import DELAY, INDEX_KEYS, PROPERTIES, TAG, Message, gather
 
 pytestmark = pytest.mark.virtual_time
 
@@ -98,7 +98,7 @@ async def test_what_is_ahead_are_the_bodies_that_were_not_cut() -> None:
 
 @pytest.mark.parametrize(
     ("more", "extras"),
-    [({}, 0), ({"tag": "t"}, TAG), ({"keys": ("k",)}, KEYS), ({"properties": {"n": "v"}}, PROPERTIES),
+    [({}, 0), ({"tag": "t"}, TAG), ({"index_keys": ("k",)}, INDEX_KEYS), ({"properties": {"n": "v"}}, PROPERTIES),
      ({"delay_level": 2}, DELAY), ({"delay_s": 0.0}, 0), ({"tag": "t", "delay_s": 5}, TAG | DELAY)],
 )  # fmt: skip
 async def test_a_send_knows_what_its_messages_have_besides_bodies(more: dict[str, Any], extras: int) -> None:

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.virtual_time
 
 async def test_a_receipt_tells_where_the_message_lies(broker: FakeBroker) -> None:
     async with Producer(broker.address) as producer:
-        receipt = await producer.send(Message(TOPIC, b"paid", tag="paid", keys=("o-17",)), sharding_key="o-17")
+        receipt = await producer.send(Message(TOPIC, b"paid", tag="paid", index_keys=("o-17",)), sharding_key="o-17")
 
     assert (receipt.topic, receipt.queue_id, receipt.queue_offset) == (TOPIC, 0, 0)
     assert receipt.status is SendStatus.SEND_OK

@@ -80,7 +80,7 @@ def by_hand(stored_batches: Sequence[bytes]) -> list[dict[str, Any]]:
             "queue_offset": message.queue_offset,
             "message_id": message.message_id,
             "tag": message.tag,
-            "keys": list(message.keys),
+            "index_keys": list(message.index_keys),
             "body": message.body,
             "properties": list(message.properties.items()),
             "born_at": message.born_at,
@@ -114,7 +114,7 @@ def row_sets(draw: st.DrawFn) -> Rows:
         bodies=draw(st.lists(st.binary(max_size=20).map(grown), min_size=count, max_size=count)),
         born_at=draw(times | st.lists(times, min_size=count, max_size=count)),
         tags=column(st.none() | names),
-        keys=column(st.lists(keys, max_size=3)),
+        index_keys=column(st.lists(keys, max_size=3)),
         ordering_keys=column(st.none() | texts),
         properties=column(st.dictionaries(names, texts, max_size=3)),
         attempts=column(st.integers(0, 65535)),
@@ -184,9 +184,9 @@ def test_tags_of_batches_with_different_dictionaries_are_kept_apart() -> None:
     [[["a"], ["b"]], [["a"], []], [[], ["a", "b"]], [["a", "b"], ["c"]], [[], []], [["ä"], ["ö", "ü"]]],
 )
 def test_no_key_one_key_and_many_are_what_they_were(keys: list[list[str]]) -> None:
-    batches = in_line([Rows([b""] * 2, 0, keys=keys), Rows([b""], 0)])
+    batches = in_line([Rows([b""] * 2, 0, index_keys=keys), Rows([b""], 0)])
 
-    assert built(batches, ["keys"]).column(0).to_pylist() == [*keys, []]
+    assert built(batches, ["index_keys"]).column(0).to_pylist() == [*keys, []]
 
 
 def test_a_batch_may_have_as_many_names_of_properties_as_there_are_codes() -> None:
@@ -201,10 +201,12 @@ def test_a_batch_may_have_as_many_names_of_properties_as_there_are_codes() -> No
 
 
 def test_a_message_without_keys_and_properties_has_empty_ones_not_null() -> None:
-    assert built(in_line([Rows([b"x"], 0)]), ["keys", "properties"]).to_pylist() == [{"keys": [], "properties": []}]
+    assert built(in_line([Rows([b"x"], 0)]), ["index_keys", "properties"]).to_pylist() == [
+        {"index_keys": [], "properties": []}
+    ]
 
 
-@pytest.mark.parametrize("columns", [("body",), ("queue_offset", "queue_id"), ("stored_at", "tag", "keys")])
+@pytest.mark.parametrize("columns", [("body",), ("queue_offset", "queue_id"), ("stored_at", "tag", "index_keys")])
 def test_only_the_columns_asked_for_are_built_in_their_order(columns: tuple[str, ...]) -> None:
     found = built(in_line([Rows([b"x", b"y"], 0)]), columns)
 
@@ -232,11 +234,11 @@ SOUND = Rows([b"ab", b"c"], [1, 2], ["t", None], [("k",), ("l", "m")], None, [{"
         (1, [{"a": 1, "b": 2}, b"\1\0\2\0"], "tag"),
         (1, [["a", None], b"\1\0\2\0"], "tag"),
         (1, [["a", b"b"], b"\1\0\2\0"], "tag"),
-        (2, [b"\1\0\0\0\1\0\0\0", b"abc"], "keys"),
-        (2, [b"\1\0\0\0\1\0\0\0", b"a\xff"], "keys"),
-        (2, [b"\1\0\0\0\1\0\0\0", "\u00e4".encode()], "keys"),  # a bound within a character
-        (2, [b"\1\0\0\0\1\0\0\0", "ab"], "keys"),
-        (2, [b"\1\0\0\0"], "keys"),
+        (2, [b"\1\0\0\0\1\0\0\0", b"abc"], "index_keys"),
+        (2, [b"\1\0\0\0\1\0\0\0", b"a\xff"], "index_keys"),
+        (2, [b"\1\0\0\0\1\0\0\0", "\u00e4".encode()], "index_keys"),  # a bound within a character
+        (2, [b"\1\0\0\0\1\0\0\0", "ab"], "index_keys"),
+        (2, [b"\1\0\0\0"], "index_keys"),
         (5, [["p"], b"\2\0\0\0", b"\0\0", b"\1\0\0\0", b"v"], "properties"),
         (5, [["p"], b"\1\0\0\0", b"\1\0", b"\1\0\0\0", b"v"], "properties"),
         (5, [["p"], b"\1\0\0\0", b"\0\0", b"\2\0\0\0", b"v"], "properties"),

@@ -52,7 +52,7 @@ def test_a_table_has_all_columns_and_all_messages_queue_by_queue(broker: FakeBro
             "queue_offset": 13,
             "message_id": table.column("message_id")[13].as_py(),
             "tag": "odd",
-            "keys": [],
+            "index_keys": [],
             "body": b"0-13",
             "properties": [],
             "born_at": datetime.fromtimestamp(0.000007, UTC),

@@ -794,8 +794,8 @@ def test_reading_in_pieces_gives_what_reading_at_once_gives(
     while unread.left > 0:
         made += unread.read(most, Subscription())
 
-    assert [(m.queue_offset, m.body, m.tag, m.keys) for m in made] == [
-        (m.queue_offset, m.body, m.tag, m.keys) for m in expected
+    assert [(m.queue_offset, m.body, m.tag, m.index_keys) for m in made] == [
+        (m.queue_offset, m.body, m.tag, m.index_keys) for m in expected
     ]
     assert unread.end_offset == 1000 + len(rows.bodies)
 

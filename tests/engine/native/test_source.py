@@ -179,7 +179,7 @@ def fill(address: str, topic: str, queues: int, chance: Random) -> None:
                 [chance.randbytes(chance.randrange(100)) * 2 for _ in range(count)],
                 [chance.randrange(1 << 50) for _ in range(count)],
                 tags=[chance.choice(["a", "b", None]) for _ in range(count)],
-                keys=[chance.choice([(), ("k",), ("k", "größe")]) for _ in range(count)],
+                index_keys=[chance.choice([(), ("k",), ("k", "größe")]) for _ in range(count)],
                 properties=[chance.choice([{}, {"p": "1", "q": ""}]) for _ in range(count)],
             )
             queue_id = chance.randrange(queues)

@@ -253,7 +253,9 @@ async def _messages(connection: Connection, ranges: dict[Queue, tuple[int, int]]
             queue = asked[result.index]
             assert result.status == 0, f"{queue} cannot be read at {offsets[queue]}: {result}"
             for batch in batches.read_all(result.batches, stores=StoreIds(1)):
-                found[queue] += [Message(m.queue_offset, m.body, m.tag, m.keys) for m in batch.messages(offsets[queue])]
+                found[queue] += [
+                    Message(m.queue_offset, m.body, m.tag, m.index_keys) for m in batch.messages(offsets[queue])
+                ]
             offsets[queue] = result.next_offset
             if result.next_offset >= ranges[queue][1]:
                 del offsets[queue]

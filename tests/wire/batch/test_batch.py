@@ -84,7 +84,7 @@ def test_the_bytes_of_a_parked_batch_never_change() -> None:
 def test_the_minimal_golden_batch_reads_as_one_empty_message() -> None:
     (message,) = batch.read(golden(GOLDEN / "batch_minimal.hex"), stores=StoreIds(STORE_ID)).messages()
 
-    assert (message.body, message.tag, message.keys, message.properties) == (b"", None, (), {})
+    assert (message.body, message.tag, message.index_keys, message.properties) == (b"", None, (), {})
     assert (message.ordering_key, message.born_at) == (None, from_us(BORN_AT))
 
 
@@ -108,7 +108,7 @@ def test_any_rows_come_back(rows: Rows, delay: tuple[int, int]) -> None:
     assert read.bodies == b"".join(rows.bodies)
     assert [message.body for message in messages] == list(rows.bodies)
     assert [message.tag for message in messages] == column(rows.tags, None)
-    assert [message.keys for message in messages] == column(rows.keys, ())
+    assert [message.index_keys for message in messages] == column(rows.index_keys, ())
     assert [message.ordering_key for message in messages] == column(rows.ordering_keys, None)
     assert [message.properties for message in messages] == column(rows.properties, {})
     assert [read.columns.attempts_of(i) for i in range(count)] == column(rows.attempts, 0)
@@ -340,7 +340,7 @@ ONE = Rows([b"x"], BORN_AT)
     ("rows", "why"),
     [
         (ONE._replace(tags=["\ud800"]), "cannot be stored"),
-        (ONE._replace(keys=[("\ud800",)]), "cannot be stored"),
+        (ONE._replace(index_keys=[("\ud800",)]), "cannot be stored"),
         (ONE._replace(ordering_keys=["\ud800"]), "cannot be stored"),
         (ONE._replace(properties=[{"\ud800": ""}]), "cannot be stored"),
         (ONE._replace(properties=[{"a": "\ud800"}]), "cannot be stored"),
@@ -348,11 +348,11 @@ ONE = Rows([b"x"], BORN_AT)
         (ONE._replace(properties=[dict.fromkeys(map(str, range(65537)), "")]), "cannot be stored"),
         (ONE._replace(tags=["x" * 256]), "a name of the column tags is over the limit of 255 bytes"),
         (ONE._replace(tags=["€" * 86]), "a name of the column tags is over the limit of 255 bytes"),
-        (ONE._replace(keys=[("",)]), "a key is empty or holds a space"),
-        (ONE._replace(keys=[("a b",)]), "a key is empty or holds a space"),
-        (ONE._replace(keys=[("a", "")]), "a key is empty or holds a space"),
-        (ONE._replace(keys=[("", "a")]), "a key is empty or holds a space"),
-        (ONE._replace(keys=[("a", "", "b")]), "a key is empty or holds a space"),
+        (ONE._replace(index_keys=[("",)]), "an index key is empty or holds a space"),
+        (ONE._replace(index_keys=[("a b",)]), "an index key is empty or holds a space"),
+        (ONE._replace(index_keys=[("a", "")]), "an index key is empty or holds a space"),
+        (ONE._replace(index_keys=[("", "a")]), "an index key is empty or holds a space"),
+        (ONE._replace(index_keys=[("a", "", "b")]), "an index key is empty or holds a space"),
         (ONE._replace(attempts=[-1]), "cannot be stored"),
         (ONE._replace(attempts=[65536]), "cannot be stored"),
         (ONE._replace(born_at=-1), "the time -1 of born_at is not between 1970 and 9999"),
@@ -361,7 +361,7 @@ ONE = Rows([b"x"], BORN_AT)
         (ONE._replace(born_at=[-1]), "of born_at is not between"),
         (ONE._replace(born_at=[]), "the column born_at has 0 entries for 1 messages"),
         (ONE._replace(tags=["a", "b"]), "the column tags has 2 entries for 1 messages"),
-        (ONE._replace(keys=[]), "the column keys has 0 entries"),
+        (ONE._replace(index_keys=[]), "the column index_keys has 0 entries"),
         (ONE._replace(ordering_keys=[]), "the column ordering_keys has 0 entries"),
         (ONE._replace(properties=[{}, {}]), "the column properties has 2 entries"),
         (ONE._replace(attempts=[]), "the column attempts has 0 entries"),
@@ -400,7 +400,7 @@ def test_a_batch_of_an_unknown_kind_is_not_made(kind: int) -> None:
     [
         ONE._replace(tags=[None]),
         ONE._replace(tags=[""]),
-        ONE._replace(keys=[()]),
+        ONE._replace(index_keys=[()]),
         ONE._replace(ordering_keys=[None]),
         ONE._replace(ordering_keys=[""]),
         ONE._replace(properties=[{}]),

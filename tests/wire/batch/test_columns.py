@@ -22,7 +22,7 @@ from rmq.wire.stores import StoreIds
 from rigs.batches import BORN_AT, FULL, STORE_ID, assemble, little, parts_of, quick, sample, settings_of
 
 COUNT = 3
-NAMES = ["lengths", "tags", "keys", "key_hashes", "ordering_keys", "properties", "born_at", "attempts"]
+NAMES = ["lengths", "tags", "index_keys", "index_key_hashes", "ordering_keys", "properties", "born_at", "attempts"]
 
 
 def with_columns(changes: dict[str, Any], *more: object) -> bytes:
@@ -48,9 +48,9 @@ def use_every_accessor(data: bytes) -> None:
     """Read all that can be read; a batch that was accepted must not raise, nor contradict itself."""
     read = batch.read(data, stores=StoreIds(STORE_ID))
     columns = read.columns
-    keys = [key for i in range(COUNT) for key in columns.keys_of(i)]
+    keys = [key for i in range(COUNT) for key in columns.index_keys_of(i)]
     assert all(keys)
-    assert len(keys) == (0 if columns.key_hashes is None else len(columns.key_hashes))
+    assert len(keys) == (0 if columns.index_key_hashes is None else len(columns.index_key_hashes))
     for i, message in enumerate(read.messages()):
         assert columns.properties is None or len(message.properties) == columns.properties.counts[i]
         assert message.tag is None or message.tag
@@ -80,8 +80,8 @@ def test_the_tags_of_a_batch_are_read_from_its_meta_alone() -> None:
 def test_the_key_hashes_are_the_crc_of_each_key() -> None:
     columns = check({})
 
-    assert columns.key_hashes is not None
-    assert list(columns.key_hashes) == [crc32(b"o-17"), crc32(b"o-17"), crc32("größe".encode())]
+    assert columns.index_key_hashes is not None
+    assert list(columns.index_key_hashes) == [crc32(b"o-17"), crc32(b"o-17"), crc32("größe".encode())]
 
 
 def test_the_tag_hashes_begin_with_no_tag() -> None:
@@ -93,11 +93,11 @@ def test_the_tag_hashes_begin_with_no_tag() -> None:
 
 
 def test_absent_columns_read_as_nothing() -> None:
-    absent = dict.fromkeys(("tags", "keys", "key_hashes", "ordering_keys", "properties", "attempts"))
+    absent = dict.fromkeys(("tags", "index_keys", "index_key_hashes", "ordering_keys", "properties", "attempts"))
     columns = check({**absent, "born_at": BORN_AT})
 
     for i in range(COUNT):
-        assert (columns.tag(i), columns.keys_of(i), columns.ordering_key(i)) == (None, (), None)
+        assert (columns.tag(i), columns.index_keys_of(i), columns.ordering_key(i)) == (None, (), None)
         assert (columns.properties_of(i), columns.attempts_of(i), columns.born_at_of(i)) == ({}, 0, BORN_AT)
 
 
@@ -105,7 +105,7 @@ def test_answers_are_the_same_when_asked_again() -> None:
     columns = check({})
 
     for _ in range(2):
-        assert columns.keys_of(2) == ("o-17", "größe")
+        assert columns.index_keys_of(2) == ("o-17", "größe")
         assert columns.ordering_key(2) == "😀"
         assert columns.properties_of(2) == {"trace": "", "währung": "€"}
 
@@ -133,25 +133,25 @@ def test_answers_are_the_same_when_asked_again() -> None:
         ("tags", [["a"], bytes(5)], "the column tags is not 3 numbers of 2 bytes"),
         ("tags", [["a"], little("H", [0, 2, 1])], "a tag code 2 lies outside of 1 tags"),
         ("tags", [[], little("H", [0, 0, 1])], "a tag code 1 lies outside of 0 tags"),
-        ("keys", b"x", "the column keys is not lengths and bytes"),
-        ("keys", [bytes(12)], "the column keys is not lengths and bytes"),
-        ("keys", [bytes(12), "text"], "the column keys is not lengths and bytes"),
-        ("keys", [bytes(8), b""], "the column keys is not 3 numbers of 4 bytes"),
-        ("keys", text_column(b"a", b"b", b"\xff"), "the column keys is not UTF-8"),
-        ("keys", text_column(b"\xed\xa0\x80", b"", b""), "the column keys is not UTF-8"),  # a surrogate
-        ("keys", text_column(b"a\xc3", b"\xb6", b""), "a text of the column keys ends within a character"),
-        ("keys", [little("I", [1, 1, 2]), b"abc"], "the column keys has 3 bytes, its lengths add up to 4"),
-        ("keys", text_column(b"a", b"b", b""), "the column key_hashes is not 2 numbers"),
-        ("keys", text_column(b"a b", b"c", b"d e"), "the column key_hashes is not 5 numbers"),
-        ("keys", text_column(b"a  b", b"", b""), "a key is empty or holds a space"),
-        ("keys", text_column(b" a b", b"", b""), "a key is empty or holds a space"),
-        ("keys", text_column(b"", b"a b ", b""), "a key is empty or holds a space"),
-        ("keys", text_column(b"a ", b"b", b""), "a key is empty or holds a space"),
-        ("keys", text_column(b"a", b" b", b""), "a key is empty or holds a space"),
-        ("keys", text_column(b" ", b"", b""), "a key is empty or holds a space"),
-        ("keys", None, "there are key hashes and no keys"),
-        ("key_hashes", None, "the column key_hashes is not 3 numbers of 4 bytes"),
-        ("key_hashes", bytes(16), "the column key_hashes is not 3 numbers of 4 bytes"),
+        ("index_keys", b"x", "the column index_keys is not lengths and bytes"),
+        ("index_keys", [bytes(12)], "the column index_keys is not lengths and bytes"),
+        ("index_keys", [bytes(12), "text"], "the column index_keys is not lengths and bytes"),
+        ("index_keys", [bytes(8), b""], "the column index_keys is not 3 numbers of 4 bytes"),
+        ("index_keys", text_column(b"a", b"b", b"\xff"), "the column index_keys is not UTF-8"),
+        ("index_keys", text_column(b"\xed\xa0\x80", b"", b""), "the column index_keys is not UTF-8"),  # a surrogate
+        ("index_keys", text_column(b"a\xc3", b"\xb6", b""), "a text of the column index_keys ends within a character"),
+        ("index_keys", [little("I", [1, 1, 2]), b"abc"], "the column index_keys has 3 bytes, its lengths add up to 4"),
+        ("index_keys", text_column(b"a", b"b", b""), "the column index_key_hashes is not 2 numbers"),
+        ("index_keys", text_column(b"a b", b"c", b"d e"), "the column index_key_hashes is not 5 numbers"),
+        ("index_keys", text_column(b"a  b", b"", b""), "an index key is empty or holds a space"),
+        ("index_keys", text_column(b" a b", b"", b""), "an index key is empty or holds a space"),
+        ("index_keys", text_column(b"", b"a b ", b""), "an index key is empty or holds a space"),
+        ("index_keys", text_column(b"a ", b"b", b""), "an index key is empty or holds a space"),
+        ("index_keys", text_column(b"a", b" b", b""), "an index key is empty or holds a space"),
+        ("index_keys", text_column(b" ", b"", b""), "an index key is empty or holds a space"),
+        ("index_keys", None, "there are hashes of index keys and no index keys"),
+        ("index_key_hashes", None, "the column index_key_hashes is not 3 numbers of 4 bytes"),
+        ("index_key_hashes", bytes(16), "the column index_key_hashes is not 3 numbers of 4 bytes"),
         ("ordering_keys", text_column(b"a", b"\x80", b""), "the column ordering_keys is not UTF-8"),
         ("ordering_keys", {}, "the column ordering_keys is not lengths and bytes"),
         ("born_at", None, "the column born_at is not 3 numbers of 8 bytes"),
@@ -295,7 +295,7 @@ def near_properties(draw: st.DrawFn) -> list[object]:
 def near_keys(draw: st.DrawFn) -> dict[str, Any]:
     column = text_column(*draw(blobs))
     total = sum(len([key for key in text.split(b" ") if key]) for text in _texts(column))
-    return {"keys": column, "key_hashes": bytes(4 * (total + draw(st.sampled_from([0, 0, 0, 1]))))}
+    return {"index_keys": column, "index_key_hashes": bytes(4 * (total + draw(st.sampled_from([0, 0, 0, 1]))))}
 
 
 def _texts(column: list[bytes]) -> list[bytes]:

@@ -111,8 +111,8 @@ def test_keys_of_another_kind_are_left_to_python(rows: Any) -> None:
 
 @pytest.mark.parametrize("key", ["", "a b", " "])
 def test_a_key_that_is_not_allowed_is_refused(key: str) -> None:
-    with pytest.raises(BadBatch, match="a key is empty or holds a space"):
-        batches.encode("orders", 0, Rows([b"1", b"2"], 1, keys=[("good",), (key,)]))
+    with pytest.raises(BadBatch, match="an index key is empty or holds a space"):
+        batches.encode("orders", 0, Rows([b"1", b"2"], 1, index_keys=[("good",), (key,)]))
 
 
 # ---- codes
@@ -390,7 +390,7 @@ def test_a_second_class_of_messages_leaves_the_first_as_it_is() -> None:
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
 
-kinds = st.sampled_from([{}, {"tag": "t"}, {"keys": ("a", "b")}, {"properties": {"a": "b"}}, {"delay_level": 2}])
+kinds = st.sampled_from([{}, {"tag": "t"}, {"index_keys": ("a", "b")}, {"properties": {"a": "b"}}, {"delay_level": 2}])
 
 
 @given(st.lists(st.tuples(st.binary(max_size=20), kinds), min_size=1, max_size=30))
