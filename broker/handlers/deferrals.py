@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any
 
 from rmq.wire.batch import batch as batches
 from rmq.wire.batch import layout
@@ -12,23 +12,17 @@ from rmq.wire.protocol.codec import decode
 from rmq.wire.protocol.ops.deferrals import MAX_ROWS, DelayPage, DelayRow, ListDelays
 from rmq.wire.stores import StoreIds
 
+from ..jobs.read_pool import ReadPool
 from ..net.connection import DEFERRED, Connection
 from ..state.deferred import DeferredBatch, DeliveryMark
 from ..store.lookup import LogReader
 from ..store.message_store import MessageStore
 
 
-class Pool(Protocol):
-    """Where jobs run."""
-
-    def submit(self, job: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        """Run a job in a thread, and hand its result or exception to ``done`` on the loop."""
-
-
 class DelayHandler:
     """Reads the headers of a page in a thread: the table knows times and places only."""
 
-    def __init__(self, store: MessageStore, pool: Pool) -> None:
+    def __init__(self, store: MessageStore, pool: ReadPool) -> None:
         self._store = store
         self._pool = pool
 

@@ -18,7 +18,7 @@ What a group failed at is its own from the first message on: its retry topic is 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from rmq.runtime.logging import get_broker_logger, lines_of
 from rmq.wire import names
@@ -350,18 +350,11 @@ class GroupHandler:
         return DEFERRED
 
 
-class Progress(Protocol):
-    """What a group has done of a queue."""
-
-    def committed(self, group: str, queue: MessageQueue) -> int: ...
-    def begin_at(self, group: str, queue: MessageQueue, offset: int) -> None: ...
-
-
 class StartOffsets:
     """Decides; ``held(group)`` returns the topics of its leases, ``end(queue, log_epoch)`` where it begins."""
 
     def __init__(
-        self, topics: TopicTable, members: Membership, progress: Progress,
+        self, topics: TopicTable, members: Membership, progress: ProgressHandler,
         *, held: Callable[[str], set[str]], end: Callable[[MessageQueue, int], int],
     ) -> None:  # fmt: skip
         self._topics = topics

@@ -8,11 +8,12 @@ could not.
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import msgpack
 
@@ -36,13 +37,14 @@ from rmq.wire.protocol.ops.messages import (
     OffsetsAt,
     QueryMessages,
 )
-from rmq.wire.stores import StoreIds
 
+from ..jobs.read_pool import ReadPool
 from ..net.connection import DEFERRED, Connection
 from ..state.topics import TopicTable
 from ..store import lookup
-from ..store.key_index import KeyIndex, KeySearch
+from ..store.key_index import KeySearch
 from ..store.lookup import Locator, LogReader
+from ..store.message_store import MessageStore
 from .requests import check_entries
 
 INDEX_WAIT_S = 1.0  # a query waits for the index as long
@@ -50,40 +52,6 @@ SEARCH_S = 2.0  # of one answer; the rest is asked for anew
 MAX_AT_ONCE = 8  # questions of one connection: each answer may have 8 MiB
 
 Parts = list[Buffer]
-
-
-class Store(Protocol):
-    """What is asked of the store; methods are called on the loop."""
-
-    keys: KeyIndex
-
-    @property
-    def stores(self) -> StoreIds:
-        """The ids of the store, which message ids are made of."""
-
-    @property
-    def index_lag(self) -> int:
-        """How many bytes of the log with keys the key index does not know yet."""
-
-    def reader(self) -> LogReader:
-        """The log as it can be read now."""
-
-    def locator(self, of: MessageQueue, offset: int | None = None) -> Locator:
-        """The index of a queue as it is now, for a thread; or what it says of one offset."""
-
-
-class Pool(Protocol):
-    """Where jobs run."""
-
-    def submit(self, job: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        """Run a job in a thread, and hand its result or exception to ``done`` on the loop."""
-
-
-class Timer(Protocol):
-    """What waits for its time."""
-
-    def cancel(self) -> None:
-        """Not any more."""
 
 
 class MessageHandler:
@@ -94,8 +62,9 @@ class MessageHandler:
     """
 
     def __init__(
-        self, store: Store, topics: TopicTable, pool: Pool, *, index_now: Callable[[Callable[[], None]], None],
-        call_later: Callable[[float, Callable[[], None]], Timer], clock: Callable[[], float],
+        self, store: MessageStore, topics: TopicTable, pool: ReadPool, *,
+        index_now: Callable[[Callable[[], None]], None],
+        call_later: Callable[[float, Callable[[], None]], asyncio.TimerHandle], clock: Callable[[], float],
     ) -> None:  # fmt: skip
         self._store = store
         self._topics = topics
@@ -116,18 +85,16 @@ class MessageHandler:
         query = lookup.Query(request.key, request.topic, *request[2:])
         self._admit(connection)
         begin = _Once(lambda: self._run(connection, request_id, self._search(query)))
-        if self._lag():
+        if self._store.index_lag:
             begin.timer = self._call_later(INDEX_WAIT_S, begin)
             self._index_now(begin)
         else:
             begin()
         return DEFERRED
 
-    def _lag(self) -> int:
-        return self._store.index_lag
-
     def _search(self, query: lookup.Query) -> Callable[[], Parts]:
-        reader, keys, lag, clock, alive = self._store.reader(), self._store.keys, self._lag(), self._clock, self._alive
+        reader, keys, lag = self._store.reader(), self._store.keys, self._store.index_lag
+        clock, alive = self._clock, self._alive
 
         def search() -> Parts:
             until = clock() + SEARCH_S
@@ -246,7 +213,7 @@ class _Once:
 
     def __init__(self, action: Callable[[], None]) -> None:
         self._action: Callable[[], None] | None = action
-        self.timer: Timer | None = None
+        self.timer: asyncio.TimerHandle | None = None
 
     def __call__(self) -> None:
         action, self._action = self._action, None

@@ -37,7 +37,8 @@ from ..state.parked_pulls import ParkedPull, ParkedPullTable
 from ..state.topics import TopicTable
 from ..store.message_store import MessageStore
 from ..store.read import ReadBatches
-from .pull_read import Cold, Progress, PullReader, PullRequest, Read
+from .progress import ProgressHandler
+from .pull_read import Cold, PullReader, PullRequest, Read
 from .requests import check_entries
 
 log = get_broker_logger(__name__)
@@ -60,7 +61,7 @@ class PullHandler:
     """Reads and the long-poll hold. ``rescued`` counts arrivals that only the sweep noticed: it should stay 0."""
 
     def __init__(
-        self, store: MessageStore, topics: TopicTable, holds: ParkedPullTable, progress: Progress,
+        self, store: MessageStore, topics: TopicTable, holds: ParkedPullTable, progress: ProgressHandler,
         *, now: Callable[[], float], clock: Callable[[], float], call_soon: Callable[..., object], max_hold_s: float,
         pool: ReadPool, answers: AnswerBudget,
     ) -> None:  # fmt: skip

@@ -11,7 +11,6 @@ A pull while it is served, waits in line, is read for by a thread, or is parked.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 import msgpack
 
@@ -30,25 +29,10 @@ from ..store.consume_queue import ConsumeQueue
 from ..store.history import PositionRefused
 from ..store.message_store import MessageStore
 from ..store.read import ColdRead, DamagedRange, ReadBatches
+from .progress import ProgressHandler
 
 log = get_broker_logger(__name__)
 MAX_PULL_BYTES = 8 << 20
-
-
-class Progress(Protocol):
-    """Fencing, subscriptions and committed offsets, as far as a pull is concerned."""
-
-    def check_pull(self, session: bytes, group: str, queue: MessageQueue, epoch: int | None) -> None:
-        """Refuse a pull of an ordered group that does not hold the lease."""
-
-    def wanted(self, session: bytes, group: str, topic: str) -> Wanted | None:
-        """The tags that a member wants of a topic; None if all, or if it has not said."""
-
-    def ride(self, group: str, queue: MessageQueue, queue_offset: int) -> None:
-        """Note progress that came with a pull."""
-
-    def fetched(self, group: str, queue: MessageQueue, next_offset: int) -> None:
-        """Note how far the owner of a lease was given messages."""
 
 
 class Cold(Exception):
@@ -69,7 +53,7 @@ class PullReader:
     """
 
     def __init__(
-        self, store: MessageStore, topics: TopicTable, progress: Progress, answers: AnswerBudget, *,
+        self, store: MessageStore, topics: TopicTable, progress: ProgressHandler, answers: AnswerBudget, *,
         clock: Callable[[], float],
     ) -> None:  # fmt: skip
         self._store = store

@@ -45,6 +45,7 @@ from rmq.wire.protocol.ops.core import NO_OFFSET, DeadLetter, Outcome
 from rmq.wire.protocol.ops.redelivery import DEAD, DONE_BEFORE, SendBack, SentBack
 from rmq.wire.stores import StoreIds
 
+from ..jobs.read_pool import ReadPool
 from ..net.connection import DEFERRED, Connection
 from ..state.dead_letters import MAX_COPIED
 from ..state.deferred import Delays
@@ -516,13 +517,6 @@ def _encode_what_fits(rows: Rows, to: MessageQueue, said: Mapping[str, str], mor
 MAX_MESSAGES: Final = 1 << 18  # that all requests in line name together; each takes about 100 bytes
 
 
-class Pool(Protocol):
-    """Where jobs run."""
-
-    def submit(self, job: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        """Run a job in a thread, and hand its result or exception to ``done`` on the loop."""
-
-
 class Task(Protocol):
     """A request that copies. What it raises is its answer; ``messages`` is how many it names."""
 
@@ -541,7 +535,7 @@ class Task(Protocol):
 class CopyQueue:
     """Tasks by group, the oldest of a group first."""
 
-    def __init__(self, pool: Pool, most: int = MAX_MESSAGES) -> None:
+    def __init__(self, pool: ReadPool, most: int = MAX_MESSAGES) -> None:
         self._pool = pool
         self._most = most
         self._messages = 0  # that the tasks in line name

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from rmq.runtime.logging import get_broker_logger
 from rmq.wire import names
@@ -16,7 +16,6 @@ from rmq.wire.protocol.ops.topics import (
     DeletedTopic,
     DeleteTopic,
     DescribeTopic,
-    GroupState,
     GrowTopic,
     QueueState,
     TopicDescription,
@@ -26,25 +25,13 @@ from ..net.connection import DEFERRED, Connection
 from ..state.topics import Topic, TopicTable
 from ..store.committer import Committer
 from ..store.message_store import MessageStore
+from .progress import ProgressHandler
 from .requests import check_entries
 
 log = get_broker_logger(__name__)
 
 LISTED_QUEUES: Final = 1 << 15  # a page of a list ends with the topic that brings it to so many queues
 MAX_OFFSETS: Final = 1 << 14  # that one description tells, over all groups: the loop stands still meanwhile
-
-
-class Progress(Protocol):
-    """What groups know of a topic."""
-
-    def committed(self, group: str, queue: MessageQueue) -> int:
-        """The offset a group has come to, -1 for none."""
-
-    def groups_of(self, topic: str) -> list[str]:
-        """The groups that have come anywhere in a topic."""
-
-    def state_of(self, group: str, queues: Sequence[MessageQueue]) -> GroupState:
-        """How far a group is in these queues."""
 
 
 class TopicHandler:
@@ -70,7 +57,7 @@ class TopicHandler:
         self._wall_us = wall_us
         self._refusal = refusal
         self._queues: dict[int, list[QueueInfo]] = {}  # by their number; nobody changes a list
-        self.progress: Progress
+        self.progress: ProgressHandler
         self.changed: Callable[[TopicInfo], None] = lambda info: None
         self.deleted: Callable[[DeletedTopic], None] = lambda gone: None
         self.ended: Callable[[Topic], None] = lambda topic: None

@@ -11,10 +11,11 @@ it, because the watermark cannot leave one out.
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from itertools import takewhile
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from rmq.runtime.logging import get_broker_logger
 from rmq.wire.batch import batch as batches
@@ -29,6 +30,7 @@ from ..store.changes import Change, DelaysReached
 from ..store.committer import Committer
 from ..store.lookup import LogReader
 from ..store.message_store import MessageStore
+from .read_pool import ReadPool
 
 log = get_broker_logger(__name__)
 
@@ -39,30 +41,6 @@ LONGEST_RETRY_S: Final = 60.0  # of a read: the disk may take seconds to fail, a
 SHORTEST_S: Final = 0.0005  # of a timer, so that clocks that disagree by a hair do not make a busy loop
 GONE: Final = "its topic is gone"
 DAMAGED: Final = "it is damaged"
-
-
-class Timer(Protocol):
-    """What waits for its time."""
-
-    def cancel(self) -> None:
-        """Not any more."""
-
-
-class Pool(Protocol):
-    """Where jobs run."""
-
-    def submit(self, job: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        """Run a job in a thread, and hand its result or exception to ``done`` on the loop."""
-
-
-class Loop(Protocol):
-    """What delivery needs of the event loop."""
-
-    def call_soon(self, callback: Callable[..., object], *args: object) -> object:
-        """Run a callback in the next turn."""
-
-    def call_later(self, delay: float, callback: Callable[..., object], *args: object) -> Timer:
-        """Run a callback after a while."""
 
 
 class Due(NamedTuple):
@@ -97,8 +75,8 @@ class DeferredDelivery:
     """
 
     def __init__(
-        self, store: MessageStore, topics: TopicTable, committer: Committer, pool: Pool, loop: Loop, *,
-        now_us: Callable[[], int], clock: Callable[[], float],
+        self, store: MessageStore, topics: TopicTable, committer: Committer, pool: ReadPool,
+        loop: asyncio.AbstractEventLoop, *, now_us: Callable[[], int], clock: Callable[[], float],
     ) -> None:  # fmt: skip
         self._store = store
         self._table = store.delays
@@ -112,7 +90,7 @@ class DeferredDelivery:
         self._is_busy = False  # a portion is read or appended
         self._is_blocked = False  # what is due is not durable yet
         self._line: deque[Due] = deque()  # the rest of a portion
-        self._timer: Timer | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._wake_at = 0  # when the timer is meant to fire, 0: whenever it does
         self.is_paused = False
         self.batches = 0

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rmq.runtime.logging import get_broker_logger
 from rmq.wire.errors import Fatal, FrameStalled, HelloTimeout, SlowReader, TooManyConnections
@@ -87,13 +87,6 @@ class PeerTimeouts:
         return FrameStalled(f"a frame was begun and not finished within {allowed:.0f} s") if waited > allowed else None
 
 
-class Waiter(Protocol):
-    """Somebody who could not get memory."""
-
-    def budget_freed(self) -> None:
-        """Try again."""
-
-
 class ReceiveBudget:
     """
     Bytes that connections may hold in copies that outlive a read callback.
@@ -105,14 +98,14 @@ class ReceiveBudget:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self.used = 0
-        self._waiting: deque[Waiter] = deque()
+        self._waiting: deque[Connection] = deque()
 
     @property
     def contended(self) -> bool:
         """Whether somebody waits for memory."""
         return bool(self._waiting)
 
-    def charge(self, who: Waiter, held: int, needed: int) -> bool:
+    def charge(self, who: Connection, held: int, needed: int) -> bool:
         """Change what ``who`` holds from ``held`` to ``needed``; False puts it in line and changes nothing."""
         if needed > held and not self._fits(who, held, needed):
             if who not in self._waiting:
@@ -124,18 +117,18 @@ class ReceiveBudget:
             self._wake()
         return True
 
-    def _fits(self, who: Waiter, held: int, needed: int) -> bool:
+    def _fits(self, who: Connection, held: int, needed: int) -> bool:
         if self._waiting and self._waiting[0] is not who:
             return False
         return self.used <= held or self.used - held + needed <= self._limit
 
-    def give_back(self, who: Waiter, held: int) -> None:
+    def give_back(self, who: Connection, held: int) -> None:
         """``who`` is gone."""
         self._leave_line(who)
         self.used -= held
         self._wake()
 
-    def _leave_line(self, who: Waiter) -> None:
+    def _leave_line(self, who: Connection) -> None:
         if who in self._waiting:
             self._waiting.remove(who)
 

@@ -12,6 +12,7 @@ that its client repeats anyway is refused then.
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import time
 from collections import deque
@@ -29,16 +30,6 @@ from .message_store import MessageStore
 log = get_broker_logger(__name__)
 
 RETRY_S = 0.1
-
-
-class Loop(Protocol):
-    """What the committer needs of the event loop."""
-
-    def call_soon(self, callback: Callable[..., object], *args: object) -> object:
-        """Run a callback in the next turn."""
-
-    def call_later(self, delay: float, callback: Callable[..., object], *args: object) -> object:
-        """Run a callback after a while."""
 
 
 class WriteTicket(Protocol):
@@ -70,8 +61,8 @@ class Committer:
     """
 
     def __init__(
-        self, store: MessageStore, loop: Loop, *, sync: bool, exposed: Callable[[list[MessageQueue]], None],
-        clock: Callable[[], float] = time.perf_counter,
+        self, store: MessageStore, loop: asyncio.AbstractEventLoop, *, sync: bool,
+        exposed: Callable[[list[MessageQueue]], None], clock: Callable[[], float] = time.perf_counter,
     ) -> None:  # fmt: skip
         self._store = store
         self._loop = loop
