@@ -121,7 +121,7 @@ class Broker:
         try:
             self._build_services(loop)
             self._recover()
-            self._build_upkeep()
+            self._build_maintenance()
             self._build_handlers(loop)
             self._start_flusher(loop)
             await self._make_start_durable(loop)
@@ -134,9 +134,9 @@ class Broker:
         self._replay.open_sessions(self._sessions, self._members, now=self.now())
         if self._replay.grace_s > self.config.grace_s:
             self._timers.keep(self._lower_grace(self._replay.grace_s))
-        self._timers.every(TICK_S, self._serving.tick)
+        self._timers.every(TICK_S, self._handlers.tick)
         self._timers.every(SECOND_S, self._each_second)
-        self._timers.every(self.config.hold_sweep_s, self._pulls.sweep)
+        self._timers.every(self.config.park_sweep_s, self._pulls.sweep)
         self._timers.every(self.config.offset_flush_s, self._progress.flush_riding)
         self._delivery.start()
 
@@ -169,7 +169,7 @@ class Broker:
         self._locks = LeaseTable(config.lock_lease_s)
         self._sessions = SessionTable(config.grace_s)
         self._members = Membership(config.member_expiry_s)
-        self._holds = ParkedPullTable()
+        self._parked_pulls = ParkedPullTable()
         self._producers = ProducerTable()
         delay_clock = DelayClock()
         self._delays = Delays(
@@ -180,8 +180,8 @@ class Broker:
             self._store, loop, sync=config.flush == "sync", exposed=self._exposed, clock=self.clock
         )
         self._read_pool = ReadPool(loop, config.read_threads)
-        self._upkeep_pool = ReadPool(loop, 1)
-        self._pools = [self._read_pool, self._upkeep_pool]
+        self._maintenance_pool = ReadPool(loop, 1)
+        self._pools = [self._read_pool, self._maintenance_pool]
 
     def _recover(self) -> None:
         parked = DeferredLog()
@@ -197,7 +197,7 @@ class Broker:
                 "log.tail_cut", position=cut.position, size=cut.size, reason=cut.reason, kept_in=str(cut.kept_in)
             )
 
-    def _build_upkeep(self) -> None:
+    def _build_maintenance(self) -> None:
         config, store = self.config, self._store
         snapshot = Snapshot(
             store, topics=self._topics, ledger=self._ledger, locks=self._locks, producers=self._producers,
@@ -207,33 +207,33 @@ class Broker:
             config.checkpoint_bytes, config.checkpoint_s, config.retention_hours * 3600, config.retention_bytes
         )
         assert self.recovered is not None
-        self._upkeep = Maintenance(
-            store, self._upkeep_pool, schedule, snapshot=lambda rings: snapshot.changes(rings=rings),
+        self._maintenance = Maintenance(
+            store, self._maintenance_pool, schedule, snapshot=lambda rings: snapshot.changes(rings=rings),
             next_turn=self._committer.schedule, now=self.now, wall_us=self.wall_us,
-            checkpoint_position=self.recovered.read_from, for_people=snapshot.for_people,
+            checkpoint_position=self.recovered.read_from, for_export=snapshot.for_export,
         )  # fmt: skip
         store.snapshot = lambda: snapshot.changes(rings=False)
-        self._upkeep.is_behind = lambda: self._committer.behind
-        self._committer.turn_over = self._upkeep.turn_over
-        self._committer.on_synced = self._upkeep.synced
+        self._maintenance.has_unwritten = lambda: self._committer.has_unwritten
+        self._committer.turn_over = self._maintenance.turn_over
+        self._committer.on_synced = self._maintenance.synced
         self._committer.answered = self.outgoing.flush
 
     def _build_handlers(self, loop: asyncio.AbstractEventLoop) -> None:
         tables = Tables(
-            self._topics, self._ledger, self._locks, self._sessions, self._members, self._holds, self._producers,
+            self._topics, self._ledger, self._locks, self._sessions, self._members, self._parked_pulls, self._producers,
             self._delays,
         )  # fmt: skip
         stats = StatsHandler({"broker": self._own_stats, "flush": self._flush_stats}, self._store.traffic)
-        self._serving = Handlers(
+        self._handlers = Handlers(
             self.config, self._store, tables, loop, committer=self._committer, pool=self._read_pool,
-            upkeep=self._upkeep, stats=stats, connections=lambda: len(self._connections), answers=self.answers,
-            now=self.now, clock=self.clock, wall_us=self.wall_us,
+            maintenance=self._maintenance, stats=stats, connections=lambda: len(self._connections),
+            answers=self.answers, now=self.now, clock=self.clock, wall_us=self.wall_us,
             started=lambda: self._store.history.started(self._grace_s),
         )  # fmt: skip
-        self._pulls, self._sends, self._groups = self._serving.pulls, self._serving.sends, self._serving.groups
-        self._progress, self._inquiries = self._serving.progress, self._serving.inquiries
-        self._delivery = self._serving.delivery
-        self.handlers = self._serving.handlers
+        self._pulls, self._sends, self._groups = self._handlers.pulls, self._handlers.sends, self._handlers.groups
+        self._progress, self._inquiries = self._handlers.progress, self._handlers.inquiries
+        self._delivery = self._handlers.delivery
+        self.handlers = self._handlers.by_op
 
     def _own_stats(self) -> dict[str, Any]:
         assert self.recovered is not None
@@ -327,11 +327,11 @@ class Broker:
     def _each_second(self) -> None:
         now, limits = self.now(), PeerLimits(self.config.hello_timeout_s, self.config.stall_timeout_s)
         for connection in list(self._connections):
-            connection.check_patience(now, limits)
+            connection.check_timeouts(now, limits)
         self._producers.expire(now=now)
         if self._is_replaced():  # upkeep goes by the path
             return
-        self._upkeep.each_second()
+        self._maintenance.each_second()
         self._delivery.each_second()
         self._watch_disk()
 
@@ -381,13 +381,13 @@ class Broker:
         for connection in list(self._connections):
             connection.abort()
         assert self._flusher is not None
-        self._upkeep.want_nothing()
+        self._maintenance.want_nothing()
         # It syncs what is left, and a checkpoint may wait for that.
         await asyncio.get_running_loop().run_in_executor(None, self._flusher.stop)
         if not self.failed.is_set():  # else it would wait for ever
-            await self._until(lambda: self._upkeep.idle)
-        is_quiet = self._committer.idle and self._upkeep.idle and not self.failed.is_set()
-        last = self._upkeep.capture() if is_quiet else None
+            await self._until(lambda: self._maintenance.idle)
+        is_quiet = self._committer.idle and self._maintenance.idle and not self.failed.is_set()
+        last = self._maintenance.capture() if is_quiet else None
         await asyncio.get_running_loop().run_in_executor(None, self._close_store, last)
 
     def _close_store(self, last: CheckpointWork | None) -> None:

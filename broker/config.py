@@ -57,8 +57,8 @@ class BrokerConfig:
     grace_s: float = _setting(5.0, "a lost connection keeps its locks and membership this long")
     ping_s: float = _setting(1.0, "clients that hold locks ping this often")
     member_expiry_s: float = _setting(120.0, "a member without heartbeat for longer than this is gone")
-    max_hold_s: float = _setting(30.0, "the longest a pull may ask to be parked")
-    hold_sweep_s: float = _setting(5.0, "how often parked pulls are checked for missed arrivals")
+    max_park_s: float = _setting(30.0, "the longest a pull may ask to be parked")
+    park_sweep_s: float = _setting(5.0, "how often parked pulls are checked for missed arrivals")
     offset_flush_s: float = _setting(0.1, "progress that rides on pulls reaches the log within this")
     hello_timeout_s: float = _setting(10.0, "a connection must greet within this")
     stall_timeout_s: float = _setting(30.0, "a peer that reads nothing, or stops within a frame, is closed after this")
@@ -115,7 +115,7 @@ _NOT_NEGATIVE = (
     "max_connections", "min_free_bytes", "retention_hours", "retention_bytes", "recent_bytes", "max_retries",
 )  # fmt: skip
 _POSITIVE = (
-    "flush_interval_s", "lock_lease_s", "grace_s", "ping_s", "member_expiry_s", "max_hold_s", "hold_sweep_s",
+    "flush_interval_s", "lock_lease_s", "grace_s", "ping_s", "member_expiry_s", "max_park_s", "park_sweep_s",
     "offset_flush_s", "hello_timeout_s", "stall_timeout_s", "drain_timeout_s", "max_in_flight",
     "receive_memory_bytes", "answer_memory_bytes", "write_high_water_bytes", "index_file_entries", "read_threads",
     "checkpoint_bytes", "checkpoint_s", "max_delay_s",

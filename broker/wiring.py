@@ -48,7 +48,7 @@ class Tables(NamedTuple):
     locks: LeaseTable
     sessions: SessionTable
     members: Membership
-    holds: ParkedPullTable
+    parked_pulls: ParkedPullTable
     producers: ProducerTable
     delays: Delays
 
@@ -58,9 +58,9 @@ class Handlers:
 
     def __init__(
         self, config: BrokerConfig, store: MessageStore, tables: Tables, loop: asyncio.AbstractEventLoop, *,
-        committer: Committer, pool: ReadPool, upkeep: Maintenance, stats: StatsHandler, connections: Callable[[], int],
-        answers: AnswerBudget, now: Callable[[], float], clock: Callable[[], float], wall_us: Callable[[], int],
-        started: Callable[[], Started],
+        committer: Committer, pool: ReadPool, maintenance: Maintenance, stats: StatsHandler,
+        connections: Callable[[], int], answers: AnswerBudget, now: Callable[[], float], clock: Callable[[], float],
+        wall_us: Callable[[], int], started: Callable[[], Started],
     ) -> None:  # fmt: skip
         self._config = config
         self._store = store
@@ -74,7 +74,7 @@ class Handlers:
         notices = Notices(tables.members, tables.sessions, call_soon=loop.call_soon, call_later=loop.call_later)
         self.progress = ProgressHandler(
             topics=tables.topics, members=tables.members, locks=tables.locks, ledger=tables.ledger,
-            committer=committer, now=now, holds=store.readable_range, call_soon=loop.call_soon,
+            committer=committer, now=now, readable_range=store.readable_range, call_soon=loop.call_soon,
         )  # fmt: skip
         self.groups = GroupHandler(
             topics=tables.topics, sessions=tables.sessions, members=tables.members, locks=tables.locks,
@@ -82,8 +82,8 @@ class Handlers:
             topic_info=self.topics.info, notices=notices,
         )  # fmt: skip
         self.pulls = PullHandler(
-            store, tables.topics, tables.holds, self.progress, now=now, clock=clock, call_soon=loop.call_soon,
-            max_hold_s=config.max_hold_s, pool=pool, answers=answers,
+            store, tables.topics, tables.parked_pulls, self.progress, now=now, clock=clock, call_soon=loop.call_soon,
+            max_park_s=config.max_park_s, pool=pool, answers=answers,
         )  # fmt: skip
         self.sends = SendHandler(
             store, tables.topics, tables.producers, committer, tables.delays, durable=config.flush == "sync", now=now,
@@ -96,26 +96,31 @@ class Handlers:
             durable_to=lambda: store.log.durable if config.flush == "sync" else store.log.written,
         )  # fmt: skip
         self._messages = MessageHandler(
-            store, tables.topics, pool, index_now=upkeep.index_now, call_later=loop.call_later, clock=clock
+            store, tables.topics, pool, index_now=maintenance.index_now, call_later=loop.call_later, clock=clock
         )
         self._histories = HistoryHandler(store, committer, started=started)
-        line = CopyQueue(pool)
-        appending = CopyAppender(
+        copy_queue = CopyQueue(pool)
+        appender = CopyAppender(
             store, committer, tables.delays, tables.ledger, make_topic=self.topics.own,
             refusal=lambda: self.sends.refuse_because,
         )  # fmt: skip
         self._send_backs = SendBackHandler(
             store, topics=tables.topics, locks=tables.locks, ledger=tables.ledger, progress=self.progress,
-            committer=committer, line=line, appending=appending, delays=tables.delays, max_retries=config.max_retries,
-            now=now,
+            committer=committer, copy_queue=copy_queue, appender=appender, delays=tables.delays,
+            max_retries=config.max_retries, now=now,
         )  # fmt: skip
         self._dead_admin = DeadAdminHandler(
-            store, topics=tables.topics, ledger=tables.ledger, committer=committer, line=line, appending=appending
+            store,
+            topics=tables.topics,
+            ledger=tables.ledger,
+            committer=committer,
+            copy_queue=copy_queue,
+            appender=appender,
         )
         self.delivery = DeferredDelivery(
             store, tables.topics, committer, pool, loop, now_us=tables.delays.now_us, clock=clock
         )
-        store.on_parked = self.delivery.parked
+        store.on_deferred = self.delivery.deferred
         self._waiting = DelayHandler(store, pool)
         self._group_admin = GroupAdminHandler(
             self.groups, topics=tables.topics, store=store, members=tables.members, locks=tables.locks,
@@ -125,10 +130,10 @@ class Handlers:
         self._connect(notices)
         stats.add("log", store.stats)
         stats.add("commit", committer.stats)
-        stats.add("upkeep", upkeep.stats)
+        stats.add("upkeep", maintenance.stats)
         stats.add("delays", self.delivery.stats)
         stats.add("serving", self._numbers)
-        self.handlers = self._handlers(stats)
+        self.by_op = self._routes(stats)
 
     def _connect(self, notices: Notices) -> None:
         """Tell the handlers of each other."""
@@ -146,7 +151,7 @@ class Handlers:
         self.groups.begins = beginnings.joined
         self.progress.revoke = self.groups.revoke
 
-    def _handlers(self, stats: StatsHandler) -> dict[int, Handler]:
+    def _routes(self, stats: StatsHandler) -> dict[int, Handler]:
         groups, progress, topics, messages = self.groups, self.progress, self.topics, self._messages
         return {
             Op.HELLO: self._hello.hello, Op.PING: self._hello.ping, Op.SEND: self.sends.send, Op.PULL: self.pulls.pull,
@@ -187,8 +192,8 @@ class Handlers:
         tables = self._tables
         return {
             "connections": self._connections(), "topics": len(tables.topics.all()), "leases": len(tables.locks),
-            "silent_members": tables.members.silent_count,
-            "producers": len(tables.producers), "parked_pulls": len(tables.holds), "rescued_pulls": self.pulls.rescued,
+            "silent_members": tables.members.silent_count, "producers": len(tables.producers),
+            "parked_pulls": len(tables.parked_pulls), "rescued_pulls": self.pulls.rescued,
             "unread_answer_bytes": self._answers.used, "evicted_readers": self._answers.evicted,
             "cold_reads": self.pulls.cold_reads, "damaged_reads": self.pulls.damaged_reads,
             "other_histories": self.pulls.other_histories,

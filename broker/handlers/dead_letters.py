@@ -88,15 +88,15 @@ class DeadAdminHandler:
     """The dead letters of all groups, as people see them."""
 
     def __init__(
-        self, store: MessageStore, *, topics: TopicTable, ledger: Ledger, committer: Committer, line: CopyQueue,
-        appending: CopyAppender,
+        self, store: MessageStore, *, topics: TopicTable, ledger: Ledger, committer: Committer, copy_queue: CopyQueue,
+        appender: CopyAppender,
     ) -> None:  # fmt: skip
         self._store = store
         self._topics = topics
         self._handled = ledger.handled
         self._committer = committer
-        self._line = line
-        self._appending = appending
+        self._copy_queue = copy_queue
+        self._appender = appender
         self.replayed = 0
 
     # ---- questions
@@ -109,7 +109,7 @@ class DeadAdminHandler:
         return self._later(connection, request_id, [self._row(topic.name) for topic in page])
 
     def _row(self, topic: str) -> DeadRow:
-        first, end = self._held(topic)
+        first, end = self._readable_range(topic)
         replayed, dropped = self._handled.counts(topic)
         waiting = end - first - replayed - dropped
         return DeadRow(topic.removeprefix(names.DEAD_LETTERS), topic, first, end, waiting, replayed, dropped)
@@ -118,14 +118,14 @@ class DeadAdminHandler:
         """What became of the dead letters of a group, from an offset on."""
         request = decode(DeadStates, payload)
         topic = self._topic(request.group)
-        self._held(topic.name)
+        self._readable_range(topic.name)
         return self._later(connection, request_id, self._handled.runs(topic.name, request.queue_offset, PAGE_RUNS))
 
     def _topic(self, group: str) -> Topic:
         names.check_group(group)
         return self._topics.require(names.dead_letter_topic(group))
 
-    def _held(self, topic: str) -> tuple[int, int]:
+    def _readable_range(self, topic: str) -> tuple[int, int]:
         """The dead letters that can be read; of others nothing is known."""
         first, end = self._store.readable_range(MessageQueue(topic, 0))
         self._handled.forget_below(topic, first)
@@ -139,8 +139,8 @@ class DeadAdminHandler:
         request = decode(DropDead, payload)
         topic = self._topic(request.group).name
         check_ascending(request.queue_offsets)
-        held = self._held(topic)
-        known = {offset: self._known(topic, offset, held) for offset in request.queue_offsets}
+        bounds = self._readable_range(topic)
+        known = {offset: self._known(topic, offset, bounds) for offset in request.queue_offsets}
         fresh = [offset for offset, result in known.items() if result is None]
         change = self._handled.change(topic, fresh, DROPPED)
         self._check_room(change)
@@ -153,9 +153,9 @@ class DeadAdminHandler:
             connection, request_id, [result or DeadResult(0, state, is_new=True) for result in known.values()]
         )
 
-    def _known(self, topic: str, offset: int, held: tuple[int, int]) -> DeadResult | None:
+    def _known(self, topic: str, offset: int, bounds: tuple[int, int]) -> DeadResult | None:
         """What there is to say of a dead letter without looking at it; None if it waits."""
-        first, end = held
+        first, end = bounds
         state = self._handled.state_of(topic, offset)
         if first <= offset < end:
             return None if state == WAITING else DeadResult(0, state)
@@ -178,7 +178,7 @@ class DeadAdminHandler:
         ask = decode(ReplayDead, payload)
         topic = self._topic(ask.group)
         check_ascending(ask.queue_offsets)
-        self._line.add(_Replay(self, connection, request_id, ask, topic))
+        self._copy_queue.add(_Replay(self, connection, request_id, ask, topic))
         return DEFERRED
 
     def begin(self, task: _Replay) -> Callable[[], Any] | None:
@@ -200,10 +200,10 @@ class DeadAdminHandler:
         """The messages that are to be replayed still; the results of all others become known."""
         self._topics.require_queue(*task.queue, generation=task.generation)
         left: list[int] = []
-        held = self._held(task.queue.topic)
+        bounds = self._readable_range(task.queue.topic)
         for offset in task.ask.queue_offsets:
             if offset not in task.results:
-                known = self._known(task.queue.topic, offset, held)
+                known = self._known(task.queue.topic, offset, bounds)
                 if known is None:
                     left.append(offset)
                 else:
@@ -251,7 +251,7 @@ class DeadAdminHandler:
         offsets = [copy.queue_offset for copy in copies]
         change = self._handled.change(task.queue.topic, offsets, REPLAYED)
         try:
-            placed = self._appending.append(copies, [change], Ticket(), lambda: None)
+            placed = self._appender.append(copies, [change], Ticket(), lambda: None)
         except Refused as error:  # the next portion would not fare better
             for offset in self._left(task):
                 task.results[offset] = refused(error)

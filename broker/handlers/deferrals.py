@@ -37,8 +37,8 @@ class DelayHandler:
         entries = table.page(DeliveryMark(ask.due_at, ask.position), ask.limit + 1)
         is_last = len(entries) <= ask.limit
         entries = entries[: ask.limit]
-        behind = entries[-1][:2] if entries else (ask.due_at, ask.position)
-        page = DelayPage(table.batches, table.messages, [], *behind, is_last)
+        end = entries[-1][:2] if entries else (ask.due_at, ask.position)
+        page = DelayPage(table.batches, table.messages, [], *end, is_last)
         reader, stores = self._store.reader(), self._store.stores
 
         def done(result: list[DelayRow] | Exception) -> None:

@@ -360,7 +360,7 @@ class StartOffsets:
         self._topics = topics
         self._members = members
         self._progress = progress
-        self._held = held
+        self._leased_topics = held
         self._end = end
 
     def joined(self, group: str, from_end: Iterable[str], session: bytes, log_epoch: int) -> None:
@@ -372,7 +372,7 @@ class StartOffsets:
         """
         # A request may name one as often as it likes.
         wanted = {name for name in from_end if not name.startswith(names.RETRIES)}
-        held = self._held(group) if wanted else set()
+        held = self._leased_topics(group) if wanted else set()
         for name in sorted(wanted - held):
             topic = self._topics.get(name)
             if topic is None or self._members.subscribes(group, name, but=session):

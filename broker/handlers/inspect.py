@@ -93,7 +93,7 @@ class GroupAdminHandler:
         leases = self._locks.by_group(now=self._now())
         page: list[GroupRow] = []
         queues = 0
-        for group in self._behind(after, {*self._members.groups(), *leases}):
+        for group in self._names_after(after, {*self._members.groups(), *leases}):
             row, looked_at = self._row(group, leases.get(group, []))
             page.append(row)
             queues += looked_at
@@ -101,7 +101,7 @@ class GroupAdminHandler:
                 break
         return self._later(connection, request_id, page)
 
-    def _behind(self, after: str, alive: set[str]) -> Iterator[str]:
+    def _names_after(self, after: str, alive: set[str]) -> Iterator[str]:
         """The groups behind a name, in order: those that have progress, and others."""
         known = self._offsets.names()
         first = bisect_right(known, after)

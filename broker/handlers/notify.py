@@ -24,7 +24,7 @@ QUIET_S: Final = 0.05  # between two lists of members to a group
 PUSHED_BYTES_S: Final = 64 << 20  # what lists of members to one group may cost beyond that
 MAX_FREE: Final = 64  # leases a turn that are told one by one
 
-NOBODY: Final = b""  # the session of nobody
+NO_SESSION: Final = b""  # the session of nobody
 
 
 class Notices:
@@ -43,7 +43,7 @@ class Notices:
         self._quiet: set[str] = set()  # groups that were told a moment ago
         self._freed: dict[str, dict[MessageQueue, None]] = {}
 
-    def members_changed(self, group: str, but: bytes = NOBODY) -> None:
+    def members_changed(self, group: str, but: bytes = NO_SESSION) -> None:
         """Somebody came or went. ``but`` has just joined: the answer to that is newer than all that came before."""
         self._changed[group] = but
         if group not in self._quiet:
@@ -56,13 +56,13 @@ class Notices:
 
     def topic_changed(self, info: TopicInfo) -> None:
         """A topic was made or has grown: whoever waits for it can begin."""
-        self._tell_subscribers(info.topic, Push.TOPIC_CHANGED, info)
+        self._push_to_subscribers(info.topic, Push.TOPIC_CHANGED, info)
 
     def topic_deleted(self, gone: DeletedTopic) -> None:
         """A topic is gone: whoever reads it can stop."""
-        self._tell_subscribers(gone.topic, Push.TOPIC_DELETED, gone)
+        self._push_to_subscribers(gone.topic, Push.TOPIC_DELETED, gone)
 
-    def _tell_subscribers(self, topic: str, push: Push, payload: TopicInfo | DeletedTopic) -> None:
+    def _push_to_subscribers(self, topic: str, push: Push, payload: TopicInfo | DeletedTopic) -> None:
         # One key for both: to one that does not read, the last word on a topic says all, since it has the generation.
         frame = frames.pack(frames.PUSH, 0, push, payload)
         for connection in self._connections(self._members.subscribers(topic)):
@@ -78,13 +78,13 @@ class Notices:
         freed, self._freed = self._freed, {}
         for group, queues in freed.items():
             if len(queues) > MAX_FREE:
-                self._changed[group] = NOBODY  # a list of members makes each of them look for free queues
+                self._changed[group] = NO_SESSION  # a list of members makes each of them look for free queues
             else:
-                self._tell_free(group, queues)
+                self._push_free(group, queues)
         for group in [group for group in self._changed if group not in self._quiet]:
-            self._tell_members(group, self._changed.pop(group))
+            self._push_members(group, self._changed.pop(group))
 
-    def _tell_free(self, group: str, queues: Iterable[MessageQueue]) -> None:
+    def _push_free(self, group: str, queues: Iterable[MessageQueue]) -> None:
         told = b"".join(frames.pack(frames.PUSH, 0, Push.LEASE_FREE, (group, *queue)) for queue in queues)
         members: bytes | None = None
         for connection in self._connections(self._members.sessions(group)):
@@ -95,7 +95,7 @@ class Notices:
             members = members or self._list_of(group)
             connection.push_frame(members, ("members", group))
 
-    def _tell_members(self, group: str, but: bytes) -> None:
+    def _push_members(self, group: str, but: bytes) -> None:
         frame, told = self._list_of(group), 0
         for connection in self._connections(id_ for id_ in self._members.sessions(group) if id_ != but):
             connection.push_frame(frame, ("members", group))

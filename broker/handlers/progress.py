@@ -44,7 +44,7 @@ log = get_broker_logger(__name__)
 MAX_ATTEMPTS: Final = (1 << 31) - 1
 RESETS_A_TURN: Final = PER_LINE  # some 20 us each, and one line of the log for all of them
 
-Holds = Callable[[MessageQueue], tuple[int, int]]  # the offsets of a queue that can be read: [first, end)
+ReadableRange = Callable[[MessageQueue], tuple[int, int]]  # the offsets of a queue that can be read: [first, end)
 
 
 class ProgressHandler:
@@ -56,7 +56,7 @@ class ProgressHandler:
 
     def __init__(
         self, *, topics: TopicTable, members: Membership, locks: LeaseTable, ledger: Ledger, committer: Committer,
-        now: Callable[[], float], holds: Holds, call_soon: Callable[..., object],
+        now: Callable[[], float], readable_range: ReadableRange, call_soon: Callable[..., object],
     ) -> None:  # fmt: skip
         self._topics = topics
         self._members = members
@@ -64,7 +64,7 @@ class ProgressHandler:
         self._ledger = ledger
         self._committer = committer
         self._now = now
-        self._holds = holds
+        self._readable_range = readable_range
         self._call_soon = call_soon
         self._riding: dict[tuple[str, MessageQueue], int] = {}
         self.revoke: Callable[[str, Sequence[MessageQueue], str], None] = lambda group, queues, why: None
@@ -96,7 +96,7 @@ class ProgressHandler:
 
     def check_offset(self, queue: MessageQueue, offset: int) -> None:
         """Refuse progress to where a queue has not come."""
-        end = self._holds(queue)[1]
+        end = self._readable_range(queue)[1]
         if not 0 <= offset <= end:
             raise BadRequest(f"offset {offset} cannot be committed: {queue} ends at {end}")
 
@@ -139,7 +139,7 @@ class ProgressHandler:
 
     def ride(self, group: str, queue: MessageQueue, queue_offset: int) -> None:
         """Note progress that came with a pull; it reaches the log within a moment, or with the next grant."""
-        if 0 <= queue_offset <= self._holds(queue)[1] and queue_offset > self.committed(group, queue):
+        if 0 <= queue_offset <= self._readable_range(queue)[1] and queue_offset > self.committed(group, queue):
             self._riding[group, queue] = queue_offset
 
     def fetched(self, group: str, queue: MessageQueue, next_offset: int) -> None:
@@ -171,7 +171,7 @@ class ProgressHandler:
         _check_attempts(first.attempts)
         self._topics.require_queue(*queue)
         self._check_ordered(connection, request.group, queue, request.epoch)
-        end = self._holds(queue)[1]
+        end = self._readable_range(queue)[1]
         _check_runs(queue, [first], end)
         _check_runs(queue, request.runs, end)
         self._note(request.group, queue, highest([first], request.runs))
@@ -195,7 +195,7 @@ class ProgressHandler:
         if request.commit_offset != NO_OFFSET:
             self.check_offset(queue, request.commit_offset)
         done = max(self.committed(request.group, queue), request.commit_offset, 0)
-        end = self._holds(queue)[1]
+        end = self._readable_range(queue)[1]
         if not done <= offset < end:
             raise BadRequest(f"offset {offset} cannot be started: {queue} has {done} to {end} left for this group")
         self.settle(request.group, queue)
@@ -250,7 +250,7 @@ class ProgressHandler:
                 "which can be edited while it does not run"
             )
         if not self._reset_some(connection, request_id, request, []):
-            connection.hold()
+            connection.suspend()
         return DEFERRED
 
     def _reset_some(
@@ -275,13 +275,13 @@ class ProgressHandler:
         except Exception as error:
             connection.refuse(request_id, connection.defect(error, request_id))
         if is_done:
-            connection.go_on()
+            connection.resume()
 
     def _judge_reset(self, group: str, entry: ResetEntry) -> ResetResult:
         queue, offset = MessageQueue(entry.topic, entry.queue_id), entry.queue_offset
         try:
             self._topics.require_queue(*queue)
-            first, end = self._holds(queue)
+            first, end = self._readable_range(queue)
             if not first <= offset <= end:
                 raise OffsetOutOfRange(
                     f"offset {offset} is out of range: {queue} holds {first} to {end}, choose one of these"
@@ -350,11 +350,11 @@ def _check_attempts(attempts: int) -> None:
 
 def _check_runs(queue: MessageQueue, runs: Sequence[AttemptRun], end: int) -> None:
     """Refuse runs that overlap, are out of order, count nothing, or lie where nothing was delivered."""
-    behind = 0
+    previous = 0
     for run in runs:
         _check_attempts(run.attempts)
-        if not behind <= run.from_offset < run.end_offset:
+        if not previous <= run.from_offset < run.end_offset:
             raise BadRequest(f"the run {run.from_offset} to {run.end_offset} is empty, or not behind the one before it")
         if run.end_offset > end:
             raise BadRequest(f"offset {run.end_offset - 1} was never delivered: {queue} ends before it")
-        behind = run.end_offset
+        previous = run.end_offset

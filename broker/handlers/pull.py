@@ -61,21 +61,21 @@ class PullHandler:
     """Reads and the long-poll hold. ``rescued`` counts arrivals that only the sweep noticed: it should stay 0."""
 
     def __init__(
-        self, store: MessageStore, topics: TopicTable, holds: ParkedPullTable, progress: ProgressHandler,
-        *, now: Callable[[], float], clock: Callable[[], float], call_soon: Callable[..., object], max_hold_s: float,
+        self, store: MessageStore, topics: TopicTable, parked_pulls: ParkedPullTable, progress: ProgressHandler,
+        *, now: Callable[[], float], clock: Callable[[], float], call_soon: Callable[..., object], max_park_s: float,
         pool: ReadPool, answers: AnswerBudget,
     ) -> None:  # fmt: skip
         self._store = store
         self._pool = pool
         self._topics = topics
-        self._holds = holds
+        self._parked_pulls = parked_pulls
         self._progress = progress
         self._now = now
         self._clock = clock
         self._reader = PullReader(store, topics, progress, answers, clock=clock)
         self._call_soon = call_soon
-        self._max_hold_s = max_hold_s
-        self._line: deque[PullRequest | ParkedPull] = deque()  # to be served, or to be looked at
+        self._max_park_s = max_park_s
+        self._ready: deque[PullRequest | ParkedPull] = deque()  # to be served, or to be looked at
         self._overdue: deque[PullRequest] = deque()  # whose time is up; behind the line, since there is no hurry
         self._working = False
         self._blocked: dict[Connection, list[PullRequest]] = {}
@@ -112,7 +112,7 @@ class PullHandler:
             names.check_group(pull.group)
         wanted = _expressed(pull)
         generations = [self._topics.require_queue(queue.topic, queue.queue_id).generation for queue in pull.queues]
-        wait_s = min(max(pull.wait_ms, 0) / 1000, self._max_hold_s)
+        wait_s = min(max(pull.wait_ms, 0) / 1000, self._max_park_s)
         request = PullRequest(connection, request_id, pull, self._now() + wait_s, generations, wanted=wanted)
         self._note_progress(request)
         self._admit(request)
@@ -141,7 +141,7 @@ class PullHandler:
     def arrived(self, queues: list[MessageQueue]) -> None:
         """Queues can be read further: wake who waits for them; who waits for some tags, when that is what came."""
         for queue in queues:
-            for parked in self._holds.of_queue(queue):
+            for parked in self._parked_pulls.of_queue(queue):
                 request = _request(parked)
                 if not request.is_filtered:
                     self._wake(parked)
@@ -151,25 +151,25 @@ class PullHandler:
                 request.stirred.add(queue)
 
     def _wake(self, parked: ParkedPull) -> None:
-        self._holds.cancel(parked)
+        self._parked_pulls.cancel(parked)
         self._enqueue(_request(parked))
 
     def lease_changed(self, group: str, queue: MessageQueue) -> None:
         """A lease was granted or ended: parked pulls under an old epoch are told."""
-        for parked in list(self._holds.of_queue(queue)):
+        for parked in list(self._parked_pulls.of_queue(queue)):
             if _request(parked).pull.group == group:
                 self._wake(parked)
 
     def resubscribed(self, connection: Connection, group: str) -> None:
         """A member wants other tags than before: its parked pulls look anew, from the offsets they asked for."""
-        for parked in self._holds.of_owner(connection):
+        for parked in self._parked_pulls.of_owner(connection):
             if _request(parked).pull.group == group:
                 self._wake(parked)
 
     def topic_ended(self, topic: str, queues: int) -> None:
         """A topic is gone: pulls that wait for it are told, those of a new one of its name begin anew."""
         for queue_id in range(queues):
-            for parked in self._holds.arrived(MessageQueue(topic, queue_id)):
+            for parked in self._parked_pulls.arrived(MessageQueue(topic, queue_id)):
                 self._enqueue(_request(parked))
 
     def unblocked(self, connection: Connection) -> None:
@@ -179,20 +179,20 @@ class PullHandler:
 
     def closed(self, connection: Connection) -> None:
         """A connection ended: nobody waits for its pulls."""
-        self._holds.drop_owner(connection)
+        self._parked_pulls.drop_owner(connection)
         self._blocked.pop(connection, None)
         self._reads.pop(connection, None)
         self._waiting.pop(connection, None)
 
     def expire(self) -> None:
         """Answer the parked pulls whose time is up."""
-        self._overdue.extend(map(_request, self._holds.expired(now=self._now())))
+        self._overdue.extend(map(_request, self._parked_pulls.expired(now=self._now())))
         self._begin()
 
     def sweep(self) -> None:
         """Look for parked pulls that an arrival should have woken; finding one is a defect worth knowing."""
         if not self._unswept:
-            self._unswept = self._holds.all()
+            self._unswept = self._parked_pulls.all()
         self._sweep_on()
 
     def _sweep_on(self) -> None:
@@ -213,23 +213,23 @@ class PullHandler:
     # ---- the line
 
     def _enqueue(self, item: PullRequest | ParkedPull) -> None:
-        self._line.append(item)
+        self._ready.append(item)
         self._begin()
 
     def _begin(self) -> None:
-        if not self._working and (self._line or self._overdue):
+        if not self._working and (self._ready or self._overdue):
             self._working = True
             self._call_soon(self._work)
 
     def _work(self) -> None:
         began = self._clock()
         try:
-            while (line := self._line or self._overdue) and self._clock() - began <= WORK_S:
+            while (line := self._ready or self._overdue) and self._clock() - began <= WORK_S:
                 self._work_off(line.popleft())
-            if self._line and self._overdue:
+            if self._ready and self._overdue:
                 self._work_off_overdue()
         finally:
-            self._working = bool(self._line or self._overdue)
+            self._working = bool(self._ready or self._overdue)
             if self._working:  # asked for here only: who gets into line meanwhile does not make a second turn of it
                 self._call_soon(self._work)
 
@@ -265,7 +265,7 @@ class PullHandler:
             stays = self._reader.skim(request)
         finally:
             if not stays:
-                self._holds.cancel(parked)
+                self._parked_pulls.cancel(parked)
         if stays and request.stirred:
             self._enqueue(parked)
         return stays
@@ -291,15 +291,15 @@ class PullHandler:
         try:
             parts = self._reader.collect(request, is_over=is_over)
         except Cold as cold:
-            self._read_beside(request, cold)
+            self._read_in_thread(request, cold)
             return
         request.read = {}
         if not parts and not is_over:
-            if request.is_behind:
+            if request.is_unfinished:
                 self._enqueue(request)
                 return
             request.stirred = set()
-            self._holds.park(connection, request, request.queues, request.expires_at)
+            self._parked_pulls.park(connection, request, request.queues, request.expires_at)
             return
         if not parts or request.is_filtered:
             silent = [i for i in range(len(request.queues)) if i not in parts and (not parts or request.has_passed(i))]
@@ -308,7 +308,7 @@ class PullHandler:
         connection.reply_parts(request.request_id, [frames.array_header(len(parts)), *run], request.kept)
         self._done(request)
 
-    def _read_beside(self, request: PullRequest, cold: Cold) -> None:
+    def _read_in_thread(self, request: PullRequest, cold: Cold) -> None:
         files, queue = self._store.files, self._store.queue(request.queues[cold.place])
         reads = self._reads.setdefault(request.connection, _Reads())
         if reads.busy or (request.had_turn and reads.waiting and not request.read):

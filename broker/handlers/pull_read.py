@@ -76,7 +76,7 @@ class PullReader:
         """
         out_of_time = self._deadline()
         room = min(max(request.pull.max_bytes, 1), MAX_PULL_BYTES, self._answers.share)
-        request.is_behind = False
+        request.is_unfinished = False
         request.kept = 0
         parts: dict[int, list[Buffer]] = {}
         colder: Cold | None = None
@@ -102,7 +102,7 @@ class PullReader:
                 request.kept += found.kept
                 parts[i] = self._found(request, i, found)
             if out_of_time():
-                request.is_behind = request.is_filtered
+                request.is_unfinished = request.is_filtered
                 break
         if colder is not None and not parts and not is_over:
             raise colder
@@ -274,8 +274,22 @@ class PullRequest:
     """
 
     __slots__ = (
-        "_places", "connection", "expires_at", "first", "generations", "had_turn", "is_behind", "is_filtered",
-        "kept", "offsets", "pull", "queues", "read", "request_id", "stirred", "wanted",
+        "_places",
+        "connection",
+        "expires_at",
+        "first",
+        "generations",
+        "had_turn",
+        "is_filtered",
+        "is_unfinished",
+        "kept",
+        "offsets",
+        "pull",
+        "queues",
+        "read",
+        "request_id",
+        "stirred",
+        "wanted",
     )  # fmt: skip
 
     def __init__(
@@ -293,7 +307,7 @@ class PullRequest:
         self.is_filtered = wanted is not None  # whether any of them is for some tags only
         self.read: dict[int, Read] = {}  # by place
         self.first = 0  # the place to begin with: no queue with much that is unwanted holds up the others
-        self.is_behind = False  # the time was over before all that is unwanted was passed
+        self.is_unfinished = False  # the time was over before all that is unwanted was passed
         self.kept = 0  # bytes of frames that the batches of its answer keep in memory, besides their own
         self.had_turn = False  # a thread has read for it since it last stood in line for that
         self.stirred: set[MessageQueue] = set()  # queues that grew while it is parked, still to be looked at

@@ -120,7 +120,7 @@ class SendBackHandler:
 
     def __init__(
         self, store: MessageStore, *, topics: TopicTable, locks: LeaseTable, ledger: Ledger,
-        progress: ProgressHandler, committer: Committer, line: CopyQueue, appending: CopyAppender, delays: Delays,
+        progress: ProgressHandler, committer: Committer, copy_queue: CopyQueue, appender: CopyAppender, delays: Delays,
         max_retries: int, now: Callable[[], float],
     ) -> None:  # fmt: skip
         self._store = store
@@ -129,8 +129,8 @@ class SendBackHandler:
         self._ledger = ledger
         self._progress = progress
         self._committer = committer
-        self._line = line
-        self._appending = appending
+        self._copy_queue = copy_queue
+        self._appender = appender
         self._delays = delays
         self._max_retries = max_retries
         self._now = now
@@ -163,7 +163,7 @@ class SendBackHandler:
         generation = self._topics.require_queue(ask.topic, ask.queue_id).generation
         request = _Request(self, connection, request_id, ask, generation=generation, max_attempts=max_attempts)
         self._judge(request)  # nobody who may not ask stands in line
-        self._line.add(request)
+        self._copy_queue.add(request)
         return DEFERRED
 
     def begin(self, request: _Request) -> Callable[[], list[MessageCopy]] | None:
@@ -243,7 +243,7 @@ class SendBackHandler:
         if is_last and request.commit_offset > self._ledger.offsets.get(group, queue):
             changes.append(Committed(group, *queue, request.commit_offset))
         ticket = Ticket(request.answer if is_last else lambda: None)
-        self._appending.append(copies, changes, ticket, lambda: self._written(request, copies))
+        self._appender.append(copies, changes, ticket, lambda: self._written(request, copies))
 
     def _written(self, request: _Request, copies: list[MessageCopy]) -> None:
         """All of it is in the log: now it is true."""
@@ -259,7 +259,7 @@ class SendBackHandler:
 
     def stats(self) -> dict[str, int]:
         """How many messages failed since the start, and how many requests wait in line."""
-        return {"sent_back": self.sent_back, "dead_letters": self.dead, "copy_requests_waiting": len(self._line)}
+        return {"sent_back": self.sent_back, "dead_letters": self.dead, "copy_requests_waiting": len(self._copy_queue)}
 
 
 def _whole(made: list[MessageCopy | Refused]) -> list[MessageCopy]:
@@ -291,11 +291,11 @@ def check_ascending(offsets: Sequence[int]) -> None:
     """Refuse offsets that name nothing, are negative, or out of order."""
     if not offsets:
         raise BadRequest("the request names no message")
-    behind = -1
+    previous = -1
     for offset in offsets:
-        if offset <= behind:
+        if offset <= previous:
             raise BadRequest(f"the offset {offset} is negative, or not behind the one before it")
-        behind = offset
+        previous = offset
 
 
 PORTION_BYTES: Final = 8 << 20  # of copies that are made before they are appended
@@ -380,12 +380,12 @@ class Sources:
             Damaged: it cannot be read, or something else lies in its place.
         """
         source = self._last.batch
-        if source is None or not self._holds(source, offset):
+        if source is None or not self._contains(source, offset):
             source = self._last.batch = self._batch(offset)
         (message,) = source.pick([offset - source.header.base_offset])
         return SourceMessage(message, source)
 
-    def _holds(self, source: Batch, offset: int) -> bool:
+    def _contains(self, source: Batch, offset: int) -> bool:
         header = source.header
         is_here = (header.topic, header.queue_id, header.topic_gen) == (*self._queue, self._generation)
         return is_here and header.base_offset <= offset < header.end_offset
@@ -400,7 +400,7 @@ class Sources:
             source = batches.read(data, stores=self._stores)
         except Refused as error:
             raise Damaged(f"{damaged}: {error.text}") from error
-        if not self._holds(source, offset):
+        if not self._contains(source, offset):
             raise Damaged(f"{damaged}: another message lies in its place")
         return source
 

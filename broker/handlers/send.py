@@ -114,7 +114,7 @@ class SendHandler:
         frame = SendFrame(connection, request_id, request.batches)
         self._work(frame)
         if frame.left:
-            connection.hold()
+            connection.suspend()
         return DEFERRED
 
     def _work(self, frame: SendFrame) -> None:
@@ -140,7 +140,7 @@ class SendHandler:
             return
         self._work(frame)
         if not frame.left:
-            frame.connection.go_on()
+            frame.connection.resume()
 
     def _append(self, ticket: SendTicket, queue_id: int, batch: bytes, generation: int) -> SendResult:
         # Before anything is believed of whose batch it is; but for its bodies, whose refusal spends the number.

@@ -109,7 +109,7 @@ class HelloHandler:
             resumed = self._producers.resumed(*producer, last=last)
             if self._is_durable(resumed):
                 return hello_to_map(self._reply(session, resumed))
-        connection.hold()
+        connection.suspend()
         self._committer.when_durable(
             partial(self._answer, connection, request_id, session, producer, last),
             partial(self._refuse, connection, request_id) if raising else None,
@@ -124,7 +124,7 @@ class HelloHandler:
     def _refuse(self, connection: Connection, request_id: int, error: Refused) -> None:
         """The disk does not take the epoch, so the producer must come again; an older one stays fenced meanwhile."""
         connection.refuse(request_id, error)
-        connection.go_on()
+        connection.resume()
 
     def _is_durable(self, resumed: Resumed) -> bool:
         durable_to = self._durable_to()
@@ -142,7 +142,7 @@ class HelloHandler:
             connection.refuse(request_id, error)
         else:
             connection.reply(request_id, hello_to_map(self._reply(session, resumed)))
-        connection.go_on()
+        connection.resume()
 
     def _producer(self, resumed: Resumed) -> ProducerResumed:
         next_sequence, known, first, fates = resumed

@@ -89,7 +89,7 @@ class DeferredDelivery:
         self._is_running = False
         self._is_busy = False  # a portion is read or appended
         self._is_blocked = False  # what is due is not durable yet
-        self._line: deque[Due] = deque()  # the rest of a portion
+        self._portion: deque[Due] = deque()  # the rest of a portion
         self._timer: asyncio.TimerHandle | None = None
         self._wake_at = 0  # when the timer is meant to fire, 0: whenever it does
         self.is_paused = False
@@ -113,7 +113,7 @@ class DeferredDelivery:
         self._is_running = False
         self._set_timer(None)
 
-    def parked(self, due_at: int) -> None:
+    def deferred(self, due_at: int) -> None:
         """A batch waits from now on; ``due_at`` of the earliest of several."""
         if (
             self._is_running
@@ -188,7 +188,7 @@ class DeferredDelivery:
             return
         self._read_error = ""
         self._is_busy = True
-        self._line.extend(result)
+        self._portion.extend(result)
         self._work()
 
     def _work(self) -> None:
@@ -207,8 +207,8 @@ class DeferredDelivery:
         self._committer.in_order()  # a topic that ends in this turn ends before it
         done: list[tuple[Due, str | None]] = []
         error: Exception | None = None
-        while self._line and error is None and (not done or self._clock() <= until):
-            due = self._line.popleft()
+        while self._portion and error is None and (not done or self._clock() <= until):
+            due = self._portion.popleft()
             try:
                 done.append((due, self._stage(due)))
             except Exception as defect:  # what was staged before it will be written: it must count as delivered
@@ -217,7 +217,7 @@ class DeferredDelivery:
         error = self._write(done) or error
         if error is not None:
             self._give_up(error)
-        elif self._line:
+        elif self._portion:
             self._loop.call_soon(self._work)
         else:
             self._is_busy = False
@@ -258,7 +258,7 @@ class DeferredDelivery:
             log.warning("delay.passed", batches=count, reason=why, position=first.position, due_at=first.due_at)
 
     def _give_up(self, error: Exception) -> None:
-        self._line.clear()
+        self._portion.clear()
         self._is_busy = False
         self._failed(error)
 

@@ -28,7 +28,7 @@ from .read_pool import ReadPool
 log = get_broker_logger(__name__)
 MAX_BATCHES: Final = 200_000  # between two checkpoints: a start reads about 100,000 a second
 RETENTION_S: Final = 10.0
-PEOPLE_S: Final = 5.0
+EXPORT_S: Final = 5.0
 
 
 class Schedule(NamedTuple):
@@ -50,26 +50,26 @@ class Maintenance:
     def __init__(
         self, store: MessageStore, pool: ReadPool, schedule: Schedule, *, snapshot: Callable[[bool], list[Change]],
         next_turn: Callable[[], None], now: Callable[[], float], wall_us: Callable[[], int], checkpoint_position: int,
-        for_people: Callable[[], list[Change]],
+        for_export: Callable[[], list[Change]],
     ) -> None:  # fmt: skip
         self._store = store
         self._pool = pool
         self._schedule = schedule
         self._snapshot = snapshot
-        self._for_people = for_people
+        self._exported_changes = for_export
         self._next_turn = next_turn
         self._now = now
         self._wall_us = wall_us
-        self.is_behind: Callable[[], bool] = lambda: False  # whether the tables say more than the log
+        self.has_unwritten: Callable[[], bool] = lambda: False  # whether the tables say more than the log
         self._busy = False
         self._wanted = False  # a checkpoint, at the end of the next turn
         self._captured: CheckpointWork | None = None  # waits until the log is durable up to it
         self._waiting: list[Callable[[], None]] = []  # for the next work on the key index
         self._served: list[Callable[[], None]] = []  # by the work that is under way
-        self._told_people = -1  # the log position that the files for people show
+        self._exported_to = -1  # the log position that the files for people show
         self.checkpoint_position = checkpoint_position
         self._waiting_from = self._captured_from = store.delays.oldest  # of what waited at the checkpoint
-        self._checkpoint_at = self._saved_at = self._retention_at = self._people_at = now()
+        self._checkpoint_at = self._saved_at = self._retention_at = self._exported_at = now()
         self._checkpoint_batches = store.batches_written
         self._seen: dict[int, float] = {}  # since when each segment is known to exist, by a clock that nobody sets
         self.failures = 0
@@ -87,17 +87,17 @@ class Maintenance:
                 return
         if self._is_due(now):
             self.want_checkpoint()
-        elif now - self._people_at >= PEOPLE_S and self._store.log.written != self._told_people:
-            self._people_at = now
-            self._tell_people()
+        elif now - self._exported_at >= EXPORT_S and self._store.log.written != self._exported_to:
+            self._exported_at = now
+            self._export()
         else:
             self._write_indexes()
 
     def _is_due(self, now: float) -> bool:
         store, schedule = self._store, self._schedule
-        behind = store.log.written - self.checkpoint_position
-        return behind > 0 and (
-            behind >= schedule.checkpoint_bytes
+        grown = store.log.written - self.checkpoint_position
+        return grown > 0 and (
+            grown >= schedule.checkpoint_bytes
             or now - self._checkpoint_at >= schedule.checkpoint_s
             or store.batches_written - self._checkpoint_batches >= MAX_BATCHES
         )
@@ -120,7 +120,7 @@ class Maintenance:
         """
         if self._store.turn_over():
             self._next_turn()  # a new segment begins with a snapshot
-        elif self._wanted and not self._busy and not self.is_behind():
+        elif self._wanted and not self._busy and not self.has_unwritten():
             self._wanted = False
             self._busy = True
             self._captured = self.capture()
@@ -183,10 +183,10 @@ class Maintenance:
             done()
         self._ended(error)
 
-    def _tell_people(self) -> None:
+    def _export(self) -> None:
         self._busy = True
-        self._told_people = self._store.log.written
-        work = JsonExport(self._store.files, self._store.directory.config, self._for_people())
+        self._exported_to = self._store.log.written
+        work = JsonExport(self._store.files, self._store.directory.config, self._exported_changes())
         self._pool.submit(work.run, lambda result: self._ended(_error(result)))
 
     def _search_expired(self) -> bool:

@@ -72,13 +72,13 @@ class Connection(asyncio.BufferedProtocol):
         self._backlog: deque[bytes] = deque()
         self._reading = True
         self._quiet = False
-        self._on_hold = False
-        self._held_frame = 0  # size of the request that keeps the others waiting
+        self._suspended = False
+        self._suspended_frame = 0  # size of the request that keeps the others waiting
         self._waits_for_budget = False
         self._out: list[Buffer] = []
         self._large = 0  # bytes of large answers among them
         self._flush_scheduled = False
-        self._held: dict[object, bytes] = {}  # the newest push of each key that waits for a blocked peer
+        self._latest_pushes: dict[object, bytes] = {}  # the newest push of each key that waits for a blocked peer
         self.session: Session | None = None  # set by the hello
         self.peer = ""
         self.in_flight = 0
@@ -86,7 +86,7 @@ class Connection(asyncio.BufferedProtocol):
         self._parting: asyncio.TimerHandle | None = None  # the end of a connection that was told to go
         self._dropped = 0  # bytes that came meanwhile
         self._closing_since: float | None = None  # as first seen by check_patience
-        self._patience = PeerTimeouts(service.now())
+        self._timeouts = PeerTimeouts(service.now())
 
     # ---- life
 
@@ -122,7 +122,7 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def heard_at(self) -> float:
         """When the peer last said something."""
-        return self._patience.heard_at
+        return self._timeouts.heard_at
 
     def fail(self, error: Fatal, request_id: int | None = None) -> None:
         """Say why, then close."""
@@ -145,7 +145,7 @@ class Connection(asyncio.BufferedProtocol):
         assert self._transport is not None
         self._parting = self._loop.call_later(PARTING_S, self._close)
         self._backlog.clear()
-        self._held_frame = 0
+        self._suspended_frame = 0
         self._reader = frames.FrameReader(self._service.shared_buffer, 0)
         self._settle_budget()
         try:
@@ -190,62 +190,62 @@ class Connection(asyncio.BufferedProtocol):
             self.fail(error)
             return
         if found or not unfinished:
-            self._patience.frame_began(self._service.now())
+            self._timeouts.frame_began(self._service.now())
         for i, frame in enumerate(found):
-            if self._on_hold or (i and self._service.clock() - began > WORK_S):
+            if self._suspended or (i and self._service.clock() - began > WORK_S):
                 self._backlog.extend(map(bytes, found[i:]))  # views of the shared buffer die with this callback
                 break
             self.handle(frame)
         self._settle_budget()
-        if self._on_hold:
+        if self._suspended:
             return  # go_on() comes back to what is left
         if self._backlog or nbytes >= FULL_READ or self._service.clock() - began > WORK_S:
-            self._pause()
-            self._loop.call_soon(self._go_on)
+            self._pause_reading()
+            self._loop.call_soon(self._continue)
 
     def eof_received(self) -> bool:
         """A half-closed peer gets no more answers: close."""
         return False
 
-    def _go_on(self) -> None:
+    def _continue(self) -> None:
         began = self._service.clock()
-        while self._backlog and not self._on_hold:
+        while self._backlog and not self._suspended:
             self.handle(self._backlog.popleft())
             if self._service.clock() - began > WORK_S:
                 break
         self._settle_budget()
-        if self._on_hold:
+        if self._suspended:
             return
         if self._backlog:
-            self._loop.call_soon(self._go_on)
+            self._loop.call_soon(self._continue)
         else:
-            self._resume()
+            self._resume_reading()
 
     def _settle_budget(self) -> None:
         """Account for copies that outlive the callback; without room, reading waits for others to finish."""
-        needed = self._reader.pending + sum(map(len, self._backlog)) + self._held_frame
+        needed = self._reader.pending + sum(map(len, self._backlog)) + self._suspended_frame
         if self._transport is None or (needed == self._charged and not self._waits_for_budget):
             return
         self._waits_for_budget = not self._service.budget.charge(self, self._charged, needed)
         if self._waits_for_budget:
-            self._pause()
+            self._pause_reading()
         else:
             self._charged = needed
 
     def budget_freed(self) -> None:
         """Called by the budget when there may be room again."""
-        self._patience.frame_began(self._service.now())  # the wait was ours, not the peer's
+        self._timeouts.frame_began(self._service.now())  # the wait was ours, not the peer's
         self._settle_budget()
-        self._resume()
+        self._resume_reading()
 
-    def _pause(self) -> None:
+    def _pause_reading(self) -> None:
         if self._reading and not self.closing:
             assert self._transport is not None
             self._reading = False
             self._transport.pause_reading()
 
-    def _resume(self) -> None:
-        if self._reading or self._quiet or self._on_hold or self._backlog or self._waits_for_budget or self.closing:
+    def _resume_reading(self) -> None:
+        if self._reading or self._quiet or self._suspended or self._backlog or self._waits_for_budget or self.closing:
             return
         assert self._transport is not None
         if self.blocked and self._answers.is_flooding:
@@ -257,17 +257,17 @@ class Connection(asyncio.BufferedProtocol):
         """Take no more requests; answers still go out."""
         self._quiet = True
         self._backlog.clear()
-        self._pause()
+        self._pause_reading()
 
-    def hold(self) -> None:
+    def suspend(self) -> None:
         """Serve nothing that comes behind the present request until :meth:`go_on`; it waits unread, or as a copy."""
-        self._on_hold = True
-        self._pause()
+        self._suspended = True
+        self._pause_reading()
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Serve what came behind a request that is answered now."""
-        self._on_hold, self._held_frame = False, 0
-        self._loop.call_soon(self._go_on)
+        self._suspended, self._suspended_frame = False, 0
+        self._loop.call_soon(self._continue)
 
     def handle(self, frame: Buffer) -> None:
         """Serve one frame; whatever goes wrong stays in it."""
@@ -296,8 +296,8 @@ class Connection(asyncio.BufferedProtocol):
             self.fail(error, request_id)
         except Exception as error:
             self.refuse(request_id, self.defect(error, request_id))
-        if self._on_hold:
-            self._held_frame = len(frame)  # what was decoded of it is kept as long
+        if self._suspended:
+            self._suspended_frame = len(frame)  # what was decoded of it is kept as long
 
     def _serve(self, request_id: int, op: int, payload: Any) -> Any:
         handler = self._service.handlers.get(op)
@@ -361,7 +361,7 @@ class Connection(asyncio.BufferedProtocol):
         While the peer does not read, only the newest frame of a ``key`` is kept for it.
         """
         if self.blocked and key is not None:
-            self._held[key] = frame
+            self._latest_pushes[key] = frame
         else:
             self._write(frame)
 
@@ -395,33 +395,33 @@ class Connection(asyncio.BufferedProtocol):
         self.blocked = False
         if self._transport is not None:
             self._answers.resumed()
-            held, self._held = self._held, {}
-            self._write(*held.values())
-            self._resume()
+            pushes, self._latest_pushes = self._latest_pushes, {}
+            self._write(*pushes.values())
+            self._resume_reading()
             self._service.unblocked(self)
 
     def _bound_unread(self) -> None:
         """Read nothing more from a peer that does not read; end it when what it is told unasked grows too much."""
-        if not self._answers.held or self.closing:
+        if not self._answers.memory or self.closing:
             return
         if not self.blocked:
             self._answers.pause_if_much()
         if not self.blocked or not self._answers.is_flooding:
             return
-        self._pause()
+        self._pause_reading()
         if (unread := self._answers.size) > 4 * self._service.high_water + frames.MAX_FRAME:
             log.warning("connection.aborted", peer=self.peer, reason=code_name(SlowReader.code), unread=unread)
             self.abort()  # it reads nothing, so it cannot be told
 
     # ---- patience
 
-    def check_patience(self, now: float, limits: PeerLimits) -> None:
+    def check_timeouts(self, now: float, limits: PeerLimits) -> None:
         """Close a connection that keeps the broker waiting. Called about once a second."""
         self._answers.settle(now)
         if self.closing:
             self._check_farewell(now, limits.stall_s)
             return
-        verdict = self._patience.judge(now, self._seen(), limits)
+        verdict = self._timeouts.judge(now, self._seen(), limits)
         if verdict is not None:
             self._end(verdict)
 

@@ -105,30 +105,30 @@ class ReceiveBudget:
         """Whether somebody waits for memory."""
         return bool(self._waiting)
 
-    def charge(self, who: Connection, held: int, needed: int) -> bool:
-        """Change what ``who`` holds from ``held`` to ``needed``; False puts it in line and changes nothing."""
-        if needed > held and not self._fits(who, held, needed):
+    def charge(self, who: Connection, charged: int, needed: int) -> bool:
+        """Change what ``who`` holds from ``charged`` to ``needed``; False puts it in line and changes nothing."""
+        if needed > charged and not self._fits(who, charged, needed):
             if who not in self._waiting:
                 self._waiting.append(who)
             return False
-        self._leave_line(who)
-        self.used += needed - held
-        if needed <= held:
+        self._leave_queue(who)
+        self.used += needed - charged
+        if needed <= charged:
             self._wake()
         return True
 
-    def _fits(self, who: Connection, held: int, needed: int) -> bool:
+    def _fits(self, who: Connection, charged: int, needed: int) -> bool:
         if self._waiting and self._waiting[0] is not who:
             return False
-        return self.used <= held or self.used - held + needed <= self._limit
+        return self.used <= charged or self.used - charged + needed <= self._limit
 
-    def give_back(self, who: Connection, held: int) -> None:
+    def give_back(self, who: Connection, charged: int) -> None:
         """``who`` is gone."""
-        self._leave_line(who)
-        self.used -= held
+        self._leave_queue(who)
+        self.used -= charged
         self._wake()
 
-    def _leave_line(self, who: Connection) -> None:
+    def _leave_queue(self, who: Connection) -> None:
         if who in self._waiting:
             self._waiting.remove(who)
 
@@ -174,7 +174,7 @@ class AnswerBudget:
     def charge(self, holder: Unread, change: int) -> None:
         """Count what ``holder`` has got more or less than before."""
         self.used += change
-        if not holder.held:
+        if not holder.memory:
             self._holders.discard(holder)
             return
         self._holders.add(holder)
@@ -196,10 +196,10 @@ class AnswerBudget:
 
 
 class Unread:
-    """Tracks the answers of one connection that wait to be read. ``held`` is the memory they take."""
+    """Tracks the answers of one connection that wait to be read. ``memory`` is the memory they take."""
 
     __slots__ = (
-        "_budget", "_high_water", "_kept", "_moved_at", "_peer", "_taken", "_transport", "_writes", "held", "written",
+        "_budget", "_high_water", "_kept", "_moved_at", "_peer", "_taken", "_transport", "_writes", "memory", "written",
     )  # fmt: skip
 
     def __init__(self, transport: asyncio.Transport, budget: AnswerBudget, high_water: int, peer: str) -> None:
@@ -211,7 +211,7 @@ class Unread:
         self._kept = 0
         self._taken = 0
         self._moved_at = 0.0  # when the peer was last seen to have taken something, or had nothing to take
-        self.held = 0
+        self.memory = 0
         self.written = 0
         self.resumed()
 
@@ -231,13 +231,13 @@ class Unread:
         if not self.size:
             self.forget()
             return
-        if not self.held:
+        if not self.memory:
             self._moved_at = now
         self.settle(now)
         cost = size + kept + WRITE_OVERHEAD + BUFFER_OVERHEAD * buffers
         small = self._writes.pop()[1] if self._writes and self._writes[-1][1] < ENTRY_BYTES else 0
         self._writes.append((self.written, small + cost))
-        self.held += cost
+        self.memory += cost
         self._budget.charge(self, cost)
 
     def settle(self, now: float) -> None:
@@ -249,13 +249,13 @@ class Unread:
         while self._writes and self._writes[0][0] <= taken:
             freed += self._writes.popleft()[1]
         if freed:
-            self.held -= freed
+            self.memory -= freed
             self._budget.charge(self, -freed)
 
     def forget(self) -> None:
         """Release everything: all was taken, or the connection is gone."""
-        if self.held:
-            freed, self.held = self.held, 0
+        if self.memory:
+            freed, self.memory = self.memory, 0
             self._writes.clear()
             self._budget.charge(self, -freed)
 
@@ -271,7 +271,7 @@ class Unread:
 
     def _exceeds(self, times: int) -> bool:
         share = self._budget.share
-        return self.held > times * share or self.size > times * min(self._high_water, share)
+        return self.memory > times * share or self.size > times * min(self._high_water, share)
 
     def resumed(self) -> None:
         """Pause writing at the mark that holds while there is room."""
@@ -279,11 +279,11 @@ class Unread:
 
     def burden(self, now: float) -> tuple[float, int]:
         """Return what the answers cost the others: bytes times seconds without progress, then bytes."""
-        return self.held * (now - self._moved_at), self.held
+        return self.memory * (now - self._moved_at), self.memory
 
     def evict(self, now: float) -> None:
         """Abort the connection: it reads nothing, so it cannot be given a reason."""
-        log.warning("connection.evicted", peer=self._peer, held=self.held, waited_s=round(now - self._moved_at, 3))
+        log.warning("connection.evicted", peer=self._peer, held=self.memory, waited_s=round(now - self._moved_at, 3))
         self.forget()
         self._transport.abort()
 

@@ -56,7 +56,7 @@ class StoppedQueue(ConsumeQueue):
         self._append(position, size, count)
         return False
 
-    def first_behind(self, position: int) -> int:
+    def first_after(self, position: int) -> int:
         """The first offset whose batch lies at a position of the log or behind it."""
         at = bisect_left(self._positions, position)
         return self._bases[at] if 0 < at < len(self._bases) else self.published if at else self.min_offset
@@ -65,9 +65,9 @@ class StoppedQueue(ConsumeQueue):
         """What another process needs to find the batches that hold ``[start, end)``."""
         first = max(bisect_right(self._bases, start) - 1, 0)
         last = bisect_left(self._bases, end, first)
-        behind = self._bases[last] if last < len(self._bases) else self.published
+        following = self._bases[last] if last < len(self._bases) else self.published
         columns = [column[first:last].tobytes() for column in (self._bases, self._positions, self._sizes)]
-        bounds = self.generation, self.min_offset, self.readable, behind
+        bounds = self.generation, self.min_offset, self.readable, following
         return zlib.compress(msgpack.packb((_HINT_VERSION, *bounds, *columns)), 1)
 
     @classmethod
@@ -75,12 +75,12 @@ class StoppedQueue(ConsumeQueue):
         """The queue as far as a hint knows it."""
         queue = cls()
         try:
-            version, generation, first, readable, behind, *columns = msgpack.unpackb(zlib.decompress(hint))
+            version, generation, first, readable, following, *columns = msgpack.unpackb(zlib.decompress(hint))
             if version != _HINT_VERSION:
                 raise ValueError(f"it is of version {version}")
             queue.belong(generation, "")
             queue.restore(first, readable, [])
-            queue.published = behind
+            queue.published = following
             queue._bases, queue._positions, queue._sizes = (
                 array(code, column) for code, column in zip("QQI", columns, strict=True)
             )
@@ -98,14 +98,14 @@ class _Finder:
 
     def __init__(self, index: StoppedIndex, queues: Iterable[StoppedQueue]) -> None:
         self._index = index
-        self._held = [(queue, queue.min_offset, queue.published, queue.epochs[:]) for queue in queues]
-        self._ends = {queue: end for queue, _, end, _ in self._held}
-        for queue, first, _, epochs in self._held:
+        self._known = [(queue, queue.min_offset, queue.published, queue.epochs[:]) for queue in queues]
+        self._ends = {queue: end for queue, _, end, _ in self._known}
+        for queue, first, _, epochs in self._known:
             queue.restore(first, first, epochs[:])
 
     def finish(self, position: int) -> None:
         """That was all, up to a position of the log."""
-        for queue, first, end, epochs in self._held:
+        for queue, first, end, epochs in self._known:
             if queue.published < end:
                 queue.add_gap(position - layout.ALIGN, end)
             queue.restore(first, end, epochs)

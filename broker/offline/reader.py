@@ -58,9 +58,9 @@ class OfflineLog:
     def __init__(self, path: str, hint: bytes = b"", *, files: Files | None = None) -> None:
         self._path = Path(path)
         self._files = files or Files()
-        self._held = SharedLock(self._path, "read a backup")
+        self._lock = SharedLock(self._path, "read a backup")
         try:
-            self._held.take()
+            self._lock.take()
             pieces = log_files(self._files, self._path)
             self._extents = tuple(Extent(piece.start, piece.path) for piece in pieces)
             self._index = None if hint else StoppedIndex(self._files, self._path)
@@ -82,7 +82,7 @@ class OfflineLog:
 
     def close(self) -> None:
         """Let a broker have the directory again; may be called again."""
-        self._held.close()
+        self._lock.close()
 
     def request(self, op: Op, payload: Sequence[Any] | dict[str, Any]) -> Any:
         """
@@ -122,8 +122,8 @@ class OfflineLog:
 
     def _list_topics(self, payload: Any) -> Any:
         after = decode(ops.ListTopics, payload).after
-        behind = [topic for topic in self._known().topics.all() if topic.name > after]
-        return [_info(topic) for topic in behind[:TOPICS_A_PAGE]]
+        page = [topic for topic in self._known().topics.all() if topic.name > after]
+        return [_info(topic) for topic in page[:TOPICS_A_PAGE]]
 
     def _ranges(self, payload: Any) -> Any:
         return [self._range(MessageQueue(*ref)) for ref in decode(ops.Ranges, payload).queues]
@@ -181,11 +181,11 @@ class OfflineLog:
     def _read(self, of: MessageQueue, offset: int, max_bytes: int, expression: str | None = None) -> ops.PullResult:
         """What a broker answers to a pull that does not wait."""
         queue = self._hinted or self._known().queue(of)
-        held = queue.min_offset, queue.readable
+        range_ = queue.min_offset, queue.readable
         try:
             self._check(of, queue, offset)
             if offset == queue.readable:
-                return ops.PullResult(0, EMPTY, offset, *held, b"")
+                return ops.PullResult(0, EMPTY, offset, *range_, b"")
             wanted = tags.wanted(expression) if expression is not None else None
             only = None if wanted is None else Only(wanted, max_bytes)
             bounds = Bounds(max_bytes, _MAX_BATCHES, _MAX_ENTRIES)
@@ -195,14 +195,14 @@ class OfflineLog:
             ).run(self._files)  # fmt: skip
         except DamagedRange as damage:
             text = f"{of} is damaged from offset {offset} to {damage.next_offset}: restore the log or go on behind that"
-            return ops.PullResult(0, Damaged.code, damage.next_offset, *held, b"", text)
+            return ops.PullResult(0, Damaged.code, damage.next_offset, *range_, b"", text)
         except Refused as error:
             following = self._first_left(queue) if isinstance(error, MessagesLost) else offset
-            return ops.PullResult(0, error.code, following, *held, b"", error.text)
+            return ops.PullResult(0, error.code, following, *range_, b"", error.text)
         except OSError as error:
             raise StoreError(f"{of} cannot be read: {error.strerror}") from error
         status = OK if found.buffers else EMPTY
-        return ops.PullResult(0, status, found.next_offset, *held, b"".join(found.buffers))
+        return ops.PullResult(0, status, found.next_offset, *range_, b"".join(found.buffers))
 
     # ---- what there is
 
@@ -225,7 +225,7 @@ class OfflineLog:
 
     def _first_left(self, queue: StoppedQueue) -> int:
         """The first offset that is there; segments may have gone since a hint was made."""
-        return queue.min_offset if self._hinted is None else queue.first_behind(self._extents[0].start)
+        return queue.min_offset if self._hinted is None else queue.first_after(self._extents[0].start)
 
     def _stores(self) -> StoreIds:
         """

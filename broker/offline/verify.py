@@ -30,7 +30,7 @@ from ..store.recovery import LogDamage, LogFile, Walk
 from ..store.scan import Unreadable
 from ..store.segment import segment_paths
 
-MAX_TOLD = 100  # of one kind of finding
+MAX_LISTED = 100  # of one kind of finding
 
 
 class StoreFinding(NamedTuple):
@@ -85,13 +85,13 @@ class Verification:
         self._progress = progress
         self._index_files: dict[_Queue, list[tuple[int, str]]] = {}
         self._findings: list[StoreFinding] = []
-        self._told: dict[str, int] = defaultdict(int)
+        self._counts: dict[str, int] = defaultdict(int)
         self._unread: set[str] = set()
         self._ends: dict[_Queue, int] = {}
         self._damaged = False
         self._batches = 0
         self._messages = 0
-        self._holds: dict[_Queue, _Bounds] = {}
+        self._bounds: dict[_Queue, _Bounds] = {}
         self._index_until = 0
         self._keyed: dict[int, dict[int, bytes]] = defaultdict(dict)  # by segment and position
         self._segment = 0
@@ -109,7 +109,7 @@ class Verification:
             known = self._checkpoint(pieces)
             if known is not None:
                 self._index_until = known.position
-                self._holds = {
+                self._bounds = {
                     (MessageQueue(c.topic, c.queue_id), c.generation): _Bounds(c.min_offset, c.end_offset)
                     for c in known.changes
                     if isinstance(c, QueueBounds)
@@ -205,7 +205,7 @@ class Verification:
     # ---- indexes
 
     def _verify_entries(self, queue: _Queue, header: layout.Header, expected: bytes) -> None:
-        bounds = self._holds.get(queue)
+        bounds = self._bounds.get(queue)
         if bounds is None:
             return  # the topic was deleted
         first, end = max(header.base_offset, bounds.min_offset), min(header.end_offset, bounds.end_offset)
@@ -278,15 +278,15 @@ class Verification:
                 self._unreadable(error)
 
     def _verify_key_file(self, index: KeyIndex, piece: LogFile, place: str) -> None:
-        expected, told = self._keyed[piece.start], {}
+        expected, listed_keys = self._keyed[piece.start], {}
         for item in index.listed(piece.start):
             if isinstance(item, IndexGap):
                 self._find(False, place, f"nothing is said of {item.first} to {item.end}")
             elif item[0] < self._index_until:
-                told[item[0]] = bytes(item[1])
+                listed_keys[item[0]] = bytes(item[1])
         if index.covered(piece.start) < min(piece.end, self._index_until):
             self._find(False, place, f"it ends at {index.covered(piece.start)}, before the segment")
-        if told != expected:
+        if listed_keys != expected:
             self._find(False, place, "it does not list the batches that the log has")
 
     def _unreadable(self, error: OSError) -> None:
@@ -297,6 +297,6 @@ class Verification:
 
     def _find(self, in_log: bool, place: str, text: str) -> None:
         kind = "log" if in_log else "beside"
-        self._told[kind] += 1
-        if self._told[kind] <= MAX_TOLD:
+        self._counts[kind] += 1
+        if self._counts[kind] <= MAX_LISTED:
             self._findings.append(StoreFinding(in_log, place, text))

@@ -106,8 +106,8 @@ class HandledTable:
         """How many there would be after a change of dead letters that wait."""
         runs, length = self._runs.get(change.topic, _NOTHING), self.length(change.topic)
         for run in change.runs:
-            beside = (runs.state_of(run.from_offset - 1), runs.state_of(run.end_offset))
-            length += 1 - beside.count(run.state)  # it joins a neighbour of its state
+            neighbours = (runs.state_of(run.from_offset - 1), runs.state_of(run.end_offset))
+            length += 1 - neighbours.count(run.state)  # it joins a neighbour of its state
         return length
 
     def runs(self, topic: str, from_offset: int, limit: int) -> list[DeadRun]:

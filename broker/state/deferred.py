@@ -31,7 +31,7 @@ ENTRY: Final = struct.Struct(">QQII")
 CHUNK: Final = 256  # batches
 _SIZE: Final = ENTRY.size
 _KEY: Final = struct.Struct(">QQ")
-_BEHIND: Final = b"\xff" * (_SIZE - _KEY.size)
+_LAST_SUFFIX: Final = b"\xff" * (_SIZE - _KEY.size)
 
 
 class DeferredBatch(NamedTuple):
@@ -130,7 +130,7 @@ class DelayTable:
         """The next batches whose time has come, in order, at least one if there is any."""
         found: list[DeferredBatch] = []
         size = 0
-        for entry in self._behind(DeliveryMark(), max_batches):
+        for entry in self._after(DeliveryMark(), max_batches):
             size += entry.size
             if entry.due_at > now_us or (found and size > max_bytes):
                 break
@@ -139,9 +139,9 @@ class DelayTable:
 
     def page(self, after: DeliveryMark, limit: int) -> list[DeferredBatch]:
         """The batches behind a place of the order, at most so many."""
-        return list(self._behind(after, limit))
+        return list(self._after(after, limit))
 
-    def _behind(self, place: DeliveryMark, limit: int) -> Iterator[DeferredBatch]:
+    def _after(self, place: DeliveryMark, limit: int) -> Iterator[DeferredBatch]:
         i, at = self._find(place)
         while limit > 0 and i < len(self._chunks):
             part = self._chunks[i][at : at + limit * _SIZE]
@@ -151,7 +151,7 @@ class DelayTable:
 
     def _find(self, place: DeliveryMark) -> tuple[int, int]:
         """The chunk, and the byte in it, behind all batches up to a place of the order."""
-        bound = _KEY.pack(*place) + _BEHIND
+        bound = _KEY.pack(*place) + _LAST_SUFFIX
         i = bisect_right(self._firsts, bound) - 1
         return (i, _up_to(self._chunks[i], bound)) if i >= 0 else (0, 0)
 
@@ -205,11 +205,11 @@ class DelayClock:
 
     def read(self, wall_us: int, steady_s: float) -> int:
         """The time, never less than the last one."""
-        behind = self._last - wall_us
-        if behind <= 0:
+        lag_us = self._last - wall_us
+        if lag_us <= 0:
             self._last = wall_us
             self._since = wall_us, steady_s
-        elif behind <= SMALL_STEP_US:
+        elif lag_us <= SMALL_STEP_US:
             self._since = self._last, steady_s
         else:
             then, then_s = self._since
@@ -239,9 +239,9 @@ class Delays:
         clock that is behind by a moment is waited for, as it is while the broker runs.
         """
         now, reached = self.now_us(), self._table.reached.due_at
-        behind = max(reached, newest_us if self._table.batches else 0) - now
-        if behind > SMALL_STEP_US:
-            log.warning("delay.clock_set_back", by_s=round(behind / 1e6, 3), waiting_batches=self._table.batches)
+        lag_us = max(reached, newest_us if self._table.batches else 0) - now
+        if lag_us > SMALL_STEP_US:
+            log.warning("delay.clock_set_back", by_s=round(lag_us / 1e6, 3), waiting_batches=self._table.batches)
         if reached - now > SMALL_STEP_US:
             self._table.set_back(now)
 

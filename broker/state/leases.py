@@ -157,8 +157,8 @@ class LeaseTable:
         if lease is None:
             return None
         self._last_epoch += 1
-        told = lease.revoked or lease.epoch
-        new = replace(lease, epoch=self._last_epoch, fetched=NO_OFFSET, revoked=told)
+        known = lease.revoked or lease.epoch
+        new = replace(lease, epoch=self._last_epoch, fetched=NO_OFFSET, revoked=known)
         self._replace(lease, new)
         return new
 

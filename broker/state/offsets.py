@@ -130,12 +130,12 @@ class Ledger:
 
     def reset(self, group: str, queue: MessageQueue, queue_offset: int) -> list[Change]:
         """Put a group anywhere in a queue, with a clean slate; the changes."""
-        told: list[Change | None] = [
+        found: list[Change | None] = [
             self.attempts.forget_queue(group, queue), self.suspects.forget_queue(group, queue),
             self.copied.forget_queue(group, queue), Committed(group, *queue, queue_offset),
         ]  # fmt: skip
         self.offsets.apply(Committed(group, *queue, queue_offset))
-        return [change for change in told if change is not None]
+        return [change for change in found if change is not None]
 
     def forget_topic(self, topic: str) -> None:
         """A topic is gone."""
@@ -201,11 +201,11 @@ class Ledger:
         return lowered
 
     def _forget_from(self, group: str, queue: MessageQueue, end: int) -> list[Change]:
-        told = [
+        found = [
             self.attempts.forget_from(group, queue, end), self.suspects.forget_from(group, queue, end),
             self.copied.forget_from(group, queue, end),
         ]  # fmt: skip
-        changes: list[Change] = [change for change in told if change is not None]
+        changes: list[Change] = [change for change in found if change is not None]
         if changes:
             log.warning("progress.forgotten", group=group, queue=str(queue), since=end)
         return changes

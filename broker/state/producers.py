@@ -62,7 +62,7 @@ class ProducerTable:
         self.idle_s = idle_s
         self.ring_bytes = ring_bytes
         self.used_bytes = 0  # by all rings
-        self._lines: OrderedDict[int, ProducerRecord] = OrderedDict()  # the longest idle comes first
+        self._producers: OrderedDict[int, ProducerRecord] = OrderedDict()  # the longest idle comes first
         self._covered = 0  # batches below this place of the log are in the table
 
     # What producers do
@@ -78,11 +78,11 @@ class ProducerTable:
         """
         if not producer_id:
             return None
-        before = self._lines.get(producer_id)
+        before = self._producers.get(producer_id)
         raised = epoch > (0 if before is None else before.epoch)
-        line = self._line(producer_id, epoch, first_unresolved, now)
-        if first_unresolved > line.last + 1:
-            line.pass_over(first_unresolved)
+        producer = self._current(producer_id, epoch, first_unresolved, now)
+        if first_unresolved > producer.last + 1:
+            producer.pass_over(first_unresolved)
         return ProducerEpoch(producer_id, epoch, first_unresolved) if raised else None
 
     def resumed(self, producer_id: int, epoch: int, first_unresolved: int, *, last: int) -> Resumed:
@@ -92,14 +92,14 @@ class ProducerTable:
         Raises:
             ProducerFenced: a higher epoch of this producer was here.
         """
-        line = self._lines.get(producer_id)
-        if line is None:
+        producer = self._producers.get(producer_id)
+        if producer is None:
             return Resumed(first_unresolved, False, first_unresolved, [])
-        self._fence(line, producer_id, epoch)
-        last = min(last, line.last)
-        first = max(first_unresolved, line.first_known, last - self.window + 1)
-        fates = [fate for number in range(first, last + 1) if (fate := line.fate(number)) is not None]
-        return Resumed(max(first_unresolved, last + 1), not line.fresh, first, fates)
+        self._fence(producer, producer_id, epoch)
+        last = min(last, producer.last)
+        first = max(first_unresolved, producer.first_known, last - self.window + 1)
+        fates = [fate for number in range(first, last + 1) if (fate := producer.fate(number)) is not None]
+        return Resumed(max(first_unresolved, last + 1), not producer.fresh, first, fates)
 
     def admit(self, producer_id: int, epoch: int, sequence: int, batch_crc: int, *, now: float) -> Known | None:
         """
@@ -113,24 +113,24 @@ class ProducerTable:
         """
         if not producer_id:
             return None
-        line = self._line(producer_id, epoch, sequence, now)
-        if sequence == line.last + 1:
+        producer = self._current(producer_id, epoch, sequence, now)
+        if sequence == producer.last + 1:
             return None
-        if sequence > line.last:
+        if sequence > producer.last:
             raise OutOfSequence(
-                f"producer {producer_id:x} sent batch {sequence}, but {line.last + 1} is next: send that one first"
+                f"producer {producer_id:x} sent batch {sequence}, but {producer.last + 1} is next: send that one first"
             )
-        return _known(line, producer_id, sequence, batch_crc)
+        return _known(producer, producer_id, sequence, batch_crc)
 
     def spend(self, producer_id: int, epoch: int, sequence: int, batch_crc: int, code: int, *, now: float) -> None:
         """A batch that was admitted was refused for good: its number will not be used again."""
         if not producer_id:
             return
-        line = self._line(producer_id, epoch, sequence, now)
-        if sequence == line.last + 1:
-            before = len(line.ring)
-            line.spend(sequence, batch_crc, code)
-            self._account(line, before)
+        producer = self._current(producer_id, epoch, sequence, now)
+        if sequence == producer.last + 1:
+            before = len(producer.ring)
+            producer.spend(sequence, batch_crc, code)
+            self._account(producer, before)
 
     def record(  # noqa: PLR0917  # called for every batch: keywords would cost more than they say
         self,
@@ -153,30 +153,30 @@ class ProducerTable:
         """
         if not producer_id:
             return
-        line = self._lines.get(producer_id)
-        if line is None or sequence <= line.last or epoch != line.epoch:
-            line = self._new_line(producer_id, epoch, sequence, now)
-        line.seen_at = now
-        self._lines.move_to_end(producer_id)
-        before = len(line.ring)
-        line.store((sequence, batch_crc, base_offset, physical_offset, stored_at, end_position))
-        if len(line.ring) != before:
-            self._account(line, before)
+        producer = self._producers.get(producer_id)
+        if producer is None or sequence <= producer.last or epoch != producer.epoch:
+            producer = self._begin(producer_id, epoch, sequence, now)
+        producer.seen_at = now
+        self._producers.move_to_end(producer_id)
+        before = len(producer.ring)
+        producer.store((sequence, batch_crc, base_offset, physical_offset, stored_at, end_position))
+        if len(producer.ring) != before:
+            self._account(producer, before)
 
     def retract(self, producer_id: int, epoch: int, sequence: int) -> None:
         """A batch that was recorded or spent in this turn was not written: it and all behind it were never there."""
-        line = self._lines.get(producer_id)
-        if line is not None and line.epoch == epoch:
-            line.retract(sequence)
+        producer = self._producers.get(producer_id)
+        if producer is not None and producer.epoch == epoch:
+            producer.retract(sequence)
 
     # Time
 
     def expire(self, *, now: float) -> int:
         """Forget the producers that were idle for too long; returns how many."""
-        before = len(self._lines)
-        while self._lines and now - next(iter(self._lines.values())).seen_at > self.idle_s:
+        before = len(self._producers)
+        while self._producers and now - next(iter(self._producers.values())).seen_at > self.idle_s:
             self._forget_longest_idle()
-        return before - len(self._lines)
+        return before - len(self._producers)
 
     # From the log and back
 
@@ -186,11 +186,11 @@ class ProducerTable:
 
         Refusals are kept by the rings. A producer that only said hello has no row, unless others are fenced by it.
         """
-        for producer_id, line in list(self._lines.items()):
-            if line.fresh and not line.epoch:
+        for producer_id, producer in list(self._producers.items()):
+            if producer.fresh and not producer.epoch:
                 continue
-            packed = line.pack() if rings else b""
-            yield ProducerKnown(producer_id, line.epoch, line.last, max(0.0, now - line.seen_at), packed)
+            packed = producer.pack() if rings else b""
+            yield ProducerKnown(producer_id, producer.epoch, producer.last, max(0.0, now - producer.seen_at), packed)
 
     def apply(self, change: ProducerKnown, now: float) -> None:
         """
@@ -199,21 +199,21 @@ class ProducerTable:
         A row without a ring takes nothing from what is known already: a walk over the whole log meets such rows too.
         """
         producer_id, epoch, last, idle_s, packed = change
-        line = self._lines.get(producer_id)
-        if packed or line is None or line.epoch != epoch or last < line.last:
-            line = self._new_line(producer_id, epoch, last + 1, now)
-            self._covered = max(self._covered, line.unpack(packed, last))
-            self._account(line, 0)
-        elif last > line.last:
-            line.pass_over(last + 1)  # spent by refusals, which are not in the log
-        line.seen_at = now - idle_s
-        self._lines.move_to_end(producer_id)
+        producer = self._producers.get(producer_id)
+        if packed or producer is None or producer.epoch != epoch or last < producer.last:
+            producer = self._begin(producer_id, epoch, last + 1, now)
+            self._covered = max(self._covered, producer.unpack(packed, last))
+            self._account(producer, 0)
+        elif last > producer.last:
+            producer.pass_over(last + 1)  # spent by refusals, which are not in the log
+        producer.seen_at = now - idle_s
+        self._producers.move_to_end(producer_id)
 
     def apply_epoch(self, change: ProducerEpoch, now: float) -> None:
         """An epoch that was raised by a hello."""
-        line = self._lines.get(change.producer_id)
-        if line is None or line.epoch < change.epoch:
-            self._new_line(change.producer_id, change.epoch, change.first, now)
+        producer = self._producers.get(change.producer_id)
+        if producer is None or producer.epoch < change.epoch:
+            self._begin(change.producer_id, change.epoch, change.first, now)
 
     def covers(self, position: int) -> None:
         """All batches below this place of the log are in the rows that were applied."""
@@ -243,62 +243,62 @@ class ProducerTable:
 
     def next_sequence(self, producer_id: int) -> int | None:
         """The number that is appended next, None for a producer that is not known."""
-        line = self._lines.get(producer_id)
-        return None if line is None else line.last + 1
+        producer = self._producers.get(producer_id)
+        return None if producer is None else producer.last + 1
 
     def __len__(self) -> int:
-        return len(self._lines)
+        return len(self._producers)
 
     # Inside
 
-    def _line(self, producer_id: int, epoch: int, sequence: int, now: float) -> ProducerRecord:
+    def _current(self, producer_id: int, epoch: int, sequence: int, now: float) -> ProducerRecord:
         """The producer's line, begun with this number if it has none of this epoch; refuses a lower epoch."""
-        line = self._lines.get(producer_id)
-        if line is None:
-            return self._new_line(producer_id, epoch, sequence, now)
-        if epoch != line.epoch:
-            self._fence(line, producer_id, epoch)
-            return self._new_line(producer_id, epoch, sequence, now)
-        line.seen_at = now
-        self._lines.move_to_end(producer_id)
-        return line
+        producer = self._producers.get(producer_id)
+        if producer is None:
+            return self._begin(producer_id, epoch, sequence, now)
+        if epoch != producer.epoch:
+            self._fence(producer, producer_id, epoch)
+            return self._begin(producer_id, epoch, sequence, now)
+        producer.seen_at = now
+        self._producers.move_to_end(producer_id)
+        return producer
 
     @staticmethod
-    def _fence(line: ProducerRecord, producer_id: int, epoch: int) -> None:
-        if epoch < line.epoch:
+    def _fence(producer: ProducerRecord, producer_id: int, epoch: int) -> None:
+        if epoch < producer.epoch:
             raise ProducerFenced(
-                f"epoch {epoch} of producer {producer_id:x} was replaced by {line.epoch}: "
+                f"epoch {epoch} of producer {producer_id:x} was replaced by {producer.epoch}: "
                 "another process goes on in its place, open a new producer"
             )
 
-    def _new_line(self, producer_id: int, epoch: int, first: int, now: float) -> ProducerRecord:
-        old = self._lines.get(producer_id)
+    def _begin(self, producer_id: int, epoch: int, first: int, now: float) -> ProducerRecord:
+        old = self._producers.get(producer_id)
         if old is not None:
             self.used_bytes -= len(old.ring)
-        line = self._lines[producer_id] = ProducerRecord(epoch, first, self.window, now)
-        self._lines.move_to_end(producer_id)
-        if len(self._lines) > self.max_producers:
+        producer = self._producers[producer_id] = ProducerRecord(epoch, first, self.window, now)
+        self._producers.move_to_end(producer_id)
+        if len(self._producers) > self.max_producers:
             self._forget_longest_idle()
-        return line
+        return producer
 
     def _forget_longest_idle(self) -> None:
-        self.used_bytes -= len(self._lines.popitem(last=False)[1].ring)
+        self.used_bytes -= len(self._producers.popitem(last=False)[1].ring)
 
-    def _account(self, line: ProducerRecord, before: int) -> None:
+    def _account(self, producer: ProducerRecord, before: int) -> None:
         """A ring has grown. Over the budget, an eighth of it is freed at once, so that the walk is a rare one."""
-        self.used_bytes += len(line.ring) - before
+        self.used_bytes += len(producer.ring) - before
         if self.used_bytes <= self.ring_bytes:
             return
-        for idle in self._lines.values():
+        for idle in self._producers.values():
             if self.used_bytes <= self.ring_bytes - (self.ring_bytes >> 3):
                 break
-            if idle.ring and idle is not line:
+            if idle.ring and idle is not producer:
                 self.used_bytes -= len(idle.ring)
                 idle.forget_ring()
 
 
-def _known(line: ProducerRecord, producer_id: int, sequence: int, batch_crc: int) -> Known:
-    fate = line.fate(sequence)
+def _known(producer: ProducerRecord, producer_id: int, sequence: int, batch_crc: int) -> Known:
+    fate = producer.fate(sequence)
     if isinstance(fate, Known) and fate.batch_crc == batch_crc:
         return fate
     name = f"number {sequence} of producer {producer_id:x}"
@@ -306,7 +306,7 @@ def _known(line: ProducerRecord, producer_id: int, sequence: int, batch_crc: int
         raise SequenceConflict(f"{name} was used for another batch: send these messages under a new number")
     if fate is None:
         raise SequenceConflict(
-            f"{name} lies too far behind the next one, {line.last + 1}: whether it was stored is not known any more"
+            f"{name} lies too far behind the next one, {producer.last + 1}: whether it was stored is not known any more"
         )
     if fate.code and fate.batch_crc == batch_crc:
         raise from_wire(fate.code, f"{name} was refused when it came first, for the same reason")
@@ -398,8 +398,8 @@ class ProducerRecord:
         if sequence > self.last:
             return
         first = self.first_known  # what was overwritten by the ones that go now is not known any more
-        for behind in range(max(sequence, first), self.last + 1):
-            at = behind % self.window * SLOT.size
+        for number in range(max(sequence, first), self.last + 1):
+            at = number % self.window * SLOT.size
             if at < len(self.ring):
                 self.ring[at] = _EMPTY
         self.floor = min(first, sequence)

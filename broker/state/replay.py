@@ -55,21 +55,21 @@ class _FoundCopy(NamedTuple):
 
     topic: str
     origin: int
-    is_parked: bool
+    is_deferred: bool
 
 
 class Replay:
     """Applies the log, in order, to the tables of a broker that starts."""
 
     def __init__(
-        self, topics: TopicTable, ledger: Ledger, locks: LeaseTable, producers: ProducerTable, parked: DeferredLog,
+        self, topics: TopicTable, ledger: Ledger, locks: LeaseTable, producers: ProducerTable, deferred: DeferredLog,
         *, now: float,
     ) -> None:  # fmt: skip
         self._topics = topics
         self._ledger = ledger
         self._locks = locks
         self._producers = producers
-        self._parked = parked
+        self._deferred = deferred
         self._now = now
         self._unnamed: list[_FoundCopy] = []  # copies behind which no change that names them was met yet
         self.grace_s = 0.0  # what clients were told before this start
@@ -96,7 +96,7 @@ class Replay:
             case ProducerEpoch():
                 self._producers.apply_epoch(change, self._now)
             case DelaysReached() | DelaysWaiting():
-                self._parked.apply(change)
+                self._deferred.apply(change)
 
     def _topic(self, change: TopicMade | TopicDeleted) -> None:
         ended = self._topics.apply(change) if isinstance(change, TopicMade) else self._topics.apply_deleted(change)
@@ -119,14 +119,14 @@ class Replay:
     def batch(self, header: layout.Header) -> None:
         """A data batch, of a living topic or not: its producer's number is taken, and a copy is known as one."""
         if header.origin:
-            if not self._parked.delivered(header.origin):
+            if not self._deferred.delivered(header.origin):
                 self._found_copy(header)
             return  # whoever made it numbered the original
         self._number(header, header.base_offset)
 
-    def parked(self, header: layout.Header) -> None:
+    def deferred(self, header: layout.Header) -> None:
         """A parked batch, of a living topic or not: it waits, and has no offset yet."""
-        self._parked.parked(header)
+        self._deferred.deferred(header)
         if header.origin:
             self._found_copy(header)
         else:
@@ -141,9 +141,9 @@ class Replay:
 
     def _found_copy(self, header: layout.Header) -> None:
         """A copy; what it was copied for comes behind it, unless the log was torn there."""
-        is_parked = header.kind == layout.KIND_PARKED
-        if is_parked or not (header.delay_level or header.deliver_at):  # else it was parked before, and is delivered
-            self._unnamed.append(_FoundCopy(header.topic, header.origin, is_parked))
+        is_deferred = header.kind == layout.KIND_PARKED
+        if is_deferred or not (header.delay_level or header.deliver_at):  # else it was parked before, and is delivered
+            self._unnamed.append(_FoundCopy(header.topic, header.origin, is_deferred))
 
     def _named(self, change: Entry) -> None:
         """Copies and the change that names them stand in one write, one such write behind the other."""
@@ -161,7 +161,7 @@ class Replay:
             OSError: the disk cannot read what was copied: without its name it would be copied once more.
         """
         unnamed, self._unnamed = self._unnamed, []
-        told: list[Change] = []
+        found: list[Change] = []
         with reader:
             for copy in unnamed:
                 position, index = batches.place_of(copy.origin)
@@ -172,13 +172,13 @@ class Replay:
                 change = self._name(copy, queue, offset)
                 if change is not None:
                     self._ledger.apply(change)
-                    told.append(change)
-        return told
+                    found.append(change)
+        return found
 
     def _name(self, copy: _FoundCopy, queue: MessageQueue, offset: int) -> Copied | DeadHandled | None:
         """What a copy of the message at an offset says: given up, sent back, or a dead letter that was replayed."""
         for prefix in (names.DEAD_LETTERS, names.RETRIES):
-            if copy.topic.startswith(prefix) and (copy.is_parked or prefix == names.DEAD_LETTERS):
+            if copy.topic.startswith(prefix) and (copy.is_deferred or prefix == names.DEAD_LETTERS):
                 group = copy.topic.removeprefix(prefix)
                 is_done = offset < self._ledger.offsets.get(group, queue)
                 return None if is_done else self._ledger.copied.change(group, queue, [offset])
@@ -234,7 +234,7 @@ class DeferredLog:
             self._append(*entry)
         self._in_order = False
 
-    def parked(self, header: layout.Header) -> None:
+    def deferred(self, header: layout.Header) -> None:
         """A parked batch; whether it can still be read is seen when it is due."""
         if header.base_offset < self.reached.due_at:  # a start found that the clock had been ahead until then
             self._forget_delivered()

@@ -47,25 +47,25 @@ class Snapshot:
         """
         now, store = self._now(), self._store
         self._ledger.trim(lambda queue: store.readable_range(queue)[0])
-        told: list[Change] = [store.history.started(self._grace_s())]
-        told += [topic.made() for topic in self._topics.all()]
-        told += store.holds()
-        told += [lease.granted() for lease in self._locks.rows(now=now)]
-        told += self._ledger.rows()
-        told += self._producers.rows(now=now, rings=rings)
+        changes: list[Change] = [store.history.started(self._grace_s())]
+        changes += [topic.made() for topic in self._topics.all()]
+        changes += store.queue_bounds()
+        changes += [lease.granted() for lease in self._locks.rows(now=now)]
+        changes += self._ledger.rows()
+        changes += self._producers.rows(now=now, rings=rings)
         if store.delays.reached.due_at:
-            told.append(DelaysReached(*store.delays.reached))
+            changes.append(DelaysReached(*store.delays.reached))
         if rings:
-            told += map(DelaysWaiting, store.delays.packed())
-        told.append(SnapshotEnded(store.log.written, len(told), self._topics.last_generation))
-        return told
+            changes += map(DelaysWaiting, store.delays.packed())
+        changes.append(SnapshotEnded(store.log.written, len(changes), self._topics.last_generation))
+        return changes
 
-    def for_people(self) -> list[Change]:
+    def for_export(self) -> list[Change]:
         """Topics, leases and offsets: what people ask for. It is told every few seconds, so the many are left out."""
-        told: list[Change] = [topic.made() for topic in self._topics.all()]
-        told += [lease.granted() for lease in self._locks.rows(now=self._now())]
-        told += self._ledger.offsets.rows()
-        return [*told, SnapshotEnded(self._store.log.written, len(told), self._topics.last_generation)]
+        changes: list[Change] = [topic.made() for topic in self._topics.all()]
+        changes += [lease.granted() for lease in self._locks.rows(now=self._now())]
+        changes += self._ledger.offsets.rows()
+        return [*changes, SnapshotEnded(self._store.log.written, len(changes), self._topics.last_generation)]
 
 
 def documents(changes: list[Change]) -> dict[str, dict[str, Any]]:

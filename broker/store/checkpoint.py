@@ -159,8 +159,8 @@ def missing_index(known: Checkpoint, files: Files, index_directory: str) -> str 
         there = set(files.names(index_directory))
     except OSError as error:
         return f"{index_directory} cannot be read: {error.strerror}"
-    holds = [change for change in known.changes if isinstance(change, QueueBounds)]
-    needed = {f"{held.topic}@{held.generation}" for held in holds if held.min_offset < held.end_offset}
+    bounds = [change for change in known.changes if isinstance(change, QueueBounds)]
+    needed = {f"{queue.topic}@{queue.generation}" for queue in bounds if queue.min_offset < queue.end_offset}
     return f"the index of {min(needed - there)} is missing" if needed - there else None
 
 

@@ -67,7 +67,7 @@ class CommitLog:
         self._starts = [segment.start for segment in self.segments]
         self._extents: tuple[Extent, ...] | None = None
         self._unsynced = [self.segments[-1]]  # the newest is always one of them
-        self._held = [self.segments[-1]]  # those that have a descriptor, oldest first
+        self._with_descriptor = [self.segments[-1]]  # those that have a descriptor, oldest first
         self.readers = Readers(files)
         self._directory_fd = files.open_directory(directory)
         self.written = self.segments[-1].end
@@ -148,9 +148,11 @@ class CommitLog:
         self.check_place()
         self.segments[-1].tidy()
         segment = self.readers.make_room(lambda: Segment.create(self._files, self._directory, self.written))
-        while self._held[0] is not self._unsynced[0]:  # the flusher takes from the front only what is synced for good
-            self._held.pop(0).close()
-        self._held.append(segment)
+        while (
+            self._with_descriptor[0] is not self._unsynced[0]
+        ):  # the flusher takes from the front only what is synced for good
+            self._with_descriptor.pop(0).close()
+        self._with_descriptor.append(segment)
         self._add(segment)
         self._unsynced.append(segment)
 
@@ -239,7 +241,7 @@ class CommitLog:
         """
         newest = self.segments[-1]
         newest.reopen()
-        self._held = self._unsynced = [newest]
+        self._with_descriptor = self._unsynced = [newest]
         self.written = self.end = newest.end
         for segment in self.segments:
             if segment.end > proven or segment is newest:
@@ -259,7 +261,7 @@ class CommitLog:
         """Go on at a higher position: what lay before it was promised to be kept and is lost."""
         self._add(Segment.create(self._files, self._directory, position))
 
-    def drop_behind(self, index: int) -> None:
+    def drop_after(self, index: int) -> None:
         """Remove the segments behind one; recovery has copied what they held."""
         for segment in self.segments[index + 1 :]:
             segment.close()
@@ -274,8 +276,8 @@ class CommitLog:
         gone = self.segments[:index]
         assert not any(segment in self._unsynced for segment in gone)
         for segment in gone:
-            if segment in self._held:
-                self._held.remove(segment)
+            if segment in self._with_descriptor:
+                self._with_descriptor.remove(segment)
                 segment.close()
             self.readers.forget(str(segment.path))
         self.segments = self.segments[index:]
@@ -321,13 +323,13 @@ class Recent:
         A batch that is a part of its frame keeps all of the frame in memory, until the last one of it falls out: with
         that one it is counted.
         """
-        held = rest.obj if isinstance(rest, memoryview) else rest
-        kept: int = len(held)  # type: ignore[arg-type]  # bytes, or a bytearray
-        if held is self._newest:
+        owner = rest.obj if isinstance(rest, memoryview) else rest
+        kept: int = len(owner)  # type: ignore[arg-type]  # bytes, or a bytearray
+        if owner is self._newest:
             before, counted = self._order[-1]
             self._order[-1] = (before, counted - kept)
             self.size -= kept
-        self._newest = held
+        self._newest = owner
         size = len(head) + OVERHEAD + kept
         self._batches[position] = (head, rest)
         self._order.append((position, size))

@@ -229,14 +229,14 @@ class Committer:
         }
 
     @property
-    def behind(self) -> bool:
+    def has_unwritten(self) -> bool:
         """Whether the tables say something that could not be written to the log yet."""
         return bool(self._changes or self._staged)
 
     @property
     def refusal(self) -> Refused | None:
         """Why a change that is recorded now would wait: the newest write failed, and others wait already."""
-        return refusal_of(self._failure) if self._failure is not None and self.behind else None
+        return refusal_of(self._failure) if self._failure is not None and self.has_unwritten else None
 
     @property
     def idle(self) -> bool:

@@ -77,16 +77,19 @@ class Window(NamedTuple):
         total, at, length, count = 0, 0, 1, len(run) // ENTRY.size
         while at < count:
             position, size, _ = ENTRY.unpack_from(run, at * ENTRY.size)
-            behind = _behind(run, at, count, length)
+            following = _batch_end(run, at, count, length)
             total += size
             if found and (
-                total > bounds.max_bytes or len(found) >= bounds.max_batches or behind > bounds.max_entries or not size
+                total > bounds.max_bytes
+                or len(found) >= bounds.max_batches
+                or following > bounds.max_entries
+                or not size
             ):
                 break
-            found.append(Location(position, size, self.offset + behind))
+            found.append(Location(position, size, self.offset + following))
             if not size:
                 break
-            at, length = behind, behind - at
+            at, length = following, following - at
         return found
 
     def _read(self, wanted: int, read: ReadEntries) -> bytes:
@@ -402,7 +405,7 @@ def file_of(directory: str, per_file: int, offset: int) -> str:
     return f"{directory}/{offset // per_file * per_file * ENTRY.size:020d}"
 
 
-def _behind(run: bytes, at: int, count: int, guess: int) -> int:
+def _batch_end(run: bytes, at: int, count: int, guess: int) -> int:
     """
     The index of the first entry behind those of the batch at ``at``; positions never fall in a queue.
 
@@ -410,18 +413,18 @@ def _behind(run: bytes, at: int, count: int, guess: int) -> int:
     """
     (position,) = _POSITION.unpack_from(run, at * ENTRY.size)
 
-    def is_behind(index: int) -> bool:
+    def is_other_batch(index: int) -> bool:
         return index >= count or _POSITION.unpack_from(run, index * ENTRY.size)[0] != position
 
     end = at + guess
-    if is_behind(end):
-        if not is_behind(end - 1):
+    if is_other_batch(end):
+        if not is_other_batch(end - 1):
             return end
-        return bisect_left(range(end), True, lo=at + 1, key=is_behind)
-    while not is_behind(end + guess):
+        return bisect_left(range(end), True, lo=at + 1, key=is_other_batch)
+    while not is_other_batch(end + guess):
         end += guess
         guess *= 2
-    return bisect_left(range(end + guess), True, lo=end + 1, key=is_behind)
+    return bisect_left(range(end + guess), True, lo=end + 1, key=is_other_batch)
 
 
 MESSAGES_A_TAG: Final = 32  # from here on a column takes less than its hashes

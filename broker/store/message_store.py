@@ -98,9 +98,9 @@ class MessageStore:
         self._of_topic: dict[str, list[MessageQueue]] = {}  # the same queues: a start asks for those of each topic
         self.delays = DelayTable(segment_bytes)
         self.traffic = Traffic()
-        self.on_parked: Callable[[int], None] = lambda due_at: None  # set by the composition root: who delivers
+        self.on_deferred: Callable[[int], None] = lambda due_at: None  # set by the composition root: who delivers
         self._staged: list[Publication] = []
-        self._parked: list[DeferredBatch] = []  # staged as well
+        self._staged_deferred: list[DeferredBatch] = []  # staged as well
         self._unexposed: deque[tuple[int, MessageQueue, ConsumeQueue, int]] = deque()  # in log order
 
     # ---- start
@@ -234,7 +234,7 @@ class MessageStore:
             self.index_gap(queue, self.log.written - layout.ALIGN, end_offset)
             queue.readable = queue.published
 
-    def holds(self) -> list[QueueBounds]:
+    def queue_bounds(self) -> list[QueueBounds]:
         """The bounds of all queues that ever held something, for a snapshot."""
         return [
             QueueBounds(of.topic, queue.generation, of.queue_id, queue.min_offset, queue.published, queue.epochs[:])
@@ -268,7 +268,7 @@ class MessageStore:
         """
         header, columns = checked.header, checked.columns
         if due_at:
-            return self._park(to, generation, batch, header, origin, due_at)
+            return self._defer(to, generation, batch, header, origin, due_at)
         queue = self._queues.get(to)
         if queue is None or queue.generation != generation:
             queue = self.queue_of(to, generation)
@@ -281,19 +281,19 @@ class MessageStore:
         queue.end += header.count
         return placed
 
-    def _park(  # noqa: PLR0917  # as stage
+    def _defer(  # noqa: PLR0917  # as stage
         self, to: MessageQueue, generation: int, batch: bytes, header: layout.Header, origin: int, due_at: int
     ) -> Placed:
         due_at = self.delays.earliest(due_at)
         owner = Owner(due_at, origin, generation, to.queue_id, layout.KIND_PARKED)
         placed = self._place(batch, header.header_size, owner)
-        self._parked.append(DeferredBatch(due_at, placed.physical_offset, len(batch), header.count))
+        self._staged_deferred.append(DeferredBatch(due_at, placed.physical_offset, len(batch), header.count))
         return placed._replace(base_offset=NO_OFFSET)
 
     @property
     def staged_due(self) -> int | None:
         """When the first of the parked batches that are staged and not written yet is due; None if there is none."""
-        return min(self._parked).due_at if self._parked else None
+        return min(self._staged_deferred).due_at if self._staged_deferred else None
 
     def stage_changes(self, changes: Sequence[Change]) -> None:
         """Put state changes in line, behind what was staged before; they are born when the clock says."""
@@ -322,7 +322,7 @@ class MessageStore:
             OSError: none of it exists; offsets and positions are given out again.
         """
         staged, self._staged = self._staged, []
-        parked, self._parked = self._parked, []
+        deferred, self._staged_deferred = self._staged_deferred, []
         try:
             self.log.write()
         except OSError:
@@ -331,7 +331,7 @@ class MessageStore:
                 item.place.end = item.place.published
             raise
         self._last_written = self._last
-        self.batches_written += len(staged) + len(parked)
+        self.batches_written += len(staged) + len(deferred)
         for item in staged:  # nothing from here on may raise: the batches exist
             queue = item.place
             if item.keyed is not None:
@@ -343,10 +343,10 @@ class MessageStore:
             self.backlog.add(queue, worth_it=queue.add(item.position, item.size, item.messages, item.tags))
             self._unexposed.append((item.position + item.size, item.queue, queue, queue.published))
         self.backlog.reach(self.log.written)
-        if parked:
-            for entry in parked:
+        if deferred:
+            for entry in deferred:
                 self.delays.add(entry)
-            self.on_parked(min(parked).due_at)
+            self.on_deferred(min(deferred).due_at)
 
     def turn_over(self) -> bool:
         """The turn is written, or was given up. Begins a new segment where due; says if that is to be written."""

@@ -193,7 +193,7 @@ class BatchCollector:
 
     def take(self, location: Location, parts: tuple[Buffer, Buffer]) -> bool:
         """A batch that needs no judging, the broker's part and the rest; False if there is no room for it."""
-        if self._only is None or _holds(self._only.wanted, *parts):
+        if self._only is None or _has_wanted_tag(self._only.wanted, *parts):
             if self._is_full(location.size):
                 return False
             self.buffers += (parts[0], self._apart(parts[1]))
@@ -289,7 +289,7 @@ def _is_whole(data: Buffer, at: int, header: layout.Header) -> bool:
     return is_same and not any(data[at + header.content_size : at + header.size])
 
 
-def _holds(wanted: Wanted, head: Buffer, rest: Buffer) -> bool:
+def _has_wanted_tag(wanted: Wanted, head: Buffer, rest: Buffer) -> bool:
     """Whether a batch that was judged has a wanted tag."""
     meta_size, tag_bloom = layout.tag_fields(rest)
     if not wanted.possible(tag_bloom):

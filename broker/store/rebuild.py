@@ -48,7 +48,7 @@ class StateTables(Protocol):
     def batch(self, header: layout.Header) -> None:
         """A data batch, also of a topic that is gone."""
 
-    def parked(self, header: layout.Header) -> None:
+    def deferred(self, header: layout.Header) -> None:
         """A parked batch, also of a topic that is gone."""
 
     def is_live(self, header: layout.Header) -> bool:
@@ -160,7 +160,7 @@ class Rebuild:
         self.batches += 1
         self.messages += header.count
         if header.kind == layout.KIND_PARKED:  # in no queue and no index, until it is due
-            self._tables.parked(header)
+            self._tables.deferred(header)
             return
         if not self._tables.is_live(header):
             self._tables.batch(header)  # its number is spent all the same
@@ -232,7 +232,7 @@ class Rebuild:
         self._reached(damage.position)
         header = damage.header
         if header is not None and header.kind == layout.KIND_PARKED:
-            self._tables.parked(header)  # it is passed when it is due
+            self._tables.deferred(header)  # it is passed when it is due
         if header is None or header.kind != layout.KIND_DATA:
             return
         self._tables.batch(header)  # its number is spent all the same

@@ -266,7 +266,7 @@ class Recovery:
             self._files.unshare(segments[index].path)
         with segments[index].opened():
             segments[index].truncate(good)
-        self._log.drop_behind(index)
+        self._log.drop_after(index)
         return Cut(position, size, reason, kept_in)
 
     def _put_aside(self, segments: list[Segment], at: int) -> tuple[Path, int]:

@@ -84,8 +84,8 @@ class Opened:
         """Recovery shows a data batch."""
         self.headers.append(header)
 
-    def parked(self, header: layout.Header) -> None:
-        """Recovery shows a parked batch."""
+    def deferred(self, header: layout.Header) -> None:
+        """Recovery shows a deferred batch."""
         self.headers.append(header)
 
     def is_live(self, header: layout.Header) -> bool:
@@ -94,7 +94,7 @@ class Opened:
 
     def snapshot(self) -> list[Change]:
         """What a new segment begins with."""
-        told: list[Change] = [Started(self.store.stores.current, self.store.log_epoch), *self.store.holds()]
+        told: list[Change] = [Started(self.store.stores.current, self.store.log_epoch), *self.store.queue_bounds()]
         return [*told, SnapshotEnded(self.store.log.written, len(told), 1)]
 
     def write(self) -> None:

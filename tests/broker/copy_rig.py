@@ -42,10 +42,10 @@ class Tables:
 
     def __init__(self) -> None:
         self.topics, self.ledger, self.locks, self.producers = TopicTable(), Ledger(), LeaseTable(), ProducerTable()
-        self.parked = DeferredLog()
+        self.deferred = DeferredLog()
 
     def replay(self) -> Replay:
-        return Replay(self.topics, self.ledger, self.locks, self.producers, self.parked, now=0.0)
+        return Replay(self.topics, self.ledger, self.locks, self.producers, self.deferred, now=0.0)
 
 
 class Rig:
@@ -62,7 +62,7 @@ class Rig:
         )
         replay = tables.replay()
         self.store.recover(replay)
-        tables.parked.fill(self.store.delays)
+        tables.deferred.fill(self.store.delays)
         self.store.stage_changes(replay.name_copies(self.store.reader()))
         self.store.snapshot = self.snapshot
         tables.locks.start(self.store.log_epoch)
@@ -71,24 +71,24 @@ class Rig:
         self.committer.turn_over = self.turn_over
         self.progress = ProgressHandler(
             topics=tables.topics, members=Membership(), locks=tables.locks, ledger=tables.ledger,
-            committer=self.committer, now=self.service.now, holds=self.store.readable_range,
+            committer=self.committer, now=self.service.now, readable_range=self.store.readable_range,
             call_soon=self.turns.call_soon,
         )  # fmt: skip
         self.refusal: str | None = None
         delays = Delays(self.store.delays, parse_levels(LEVELS), max_delay_s=1e6, now_us=self.wall)
-        self.line = CopyQueue(self.pool)
-        appending = CopyAppender(
+        self.copy_queue = CopyQueue(self.pool)
+        appender = CopyAppender(
             self.store, self.committer, delays, tables.ledger, make_topic=self.make_topic,
             refusal=lambda: self.refusal,
         )  # fmt: skip
         self.send_backs = SendBackHandler(
             self.store, topics=tables.topics, locks=tables.locks, ledger=tables.ledger, progress=self.progress,
-            committer=self.committer, line=self.line, appending=appending, delays=delays, max_retries=16,
+            committer=self.committer, copy_queue=self.copy_queue, appender=appender, delays=delays, max_retries=16,
             now=self.service.now,
         )  # fmt: skip
         self.admin = DeadAdminHandler(
-            self.store, topics=tables.topics, ledger=tables.ledger, committer=self.committer, line=self.line,
-            appending=appending,
+            self.store, topics=tables.topics, ledger=tables.ledger, committer=self.committer,
+            copy_queue=self.copy_queue, appender=appender,
         )  # fmt: skip
         self.service.handlers[Op.DEAD_LETTER] = self.send_backs.dead_letter
         self.service.handlers[Op.SEND_BACK] = self.send_backs.send_back
@@ -124,7 +124,7 @@ class Rig:
 
     def snapshot(self) -> list[Change]:
         told: list[Change] = [Started(self.store.stores.current, self.store.log_epoch), *self.tables.topics.rows()]
-        told += [*self.store.holds(), *self.tables.ledger.rows(), DelaysReached(*self.store.delays.reached)]
+        told += [*self.store.queue_bounds(), *self.tables.ledger.rows(), DelaysReached(*self.store.delays.reached)]
         return [*told, SnapshotEnded(self.store.log.written, len(told), self.tables.topics.last_generation)]
 
     def turn_over(self) -> None:
@@ -165,7 +165,7 @@ class Rig:
 
     def copies(self) -> list[str]:
         """The offsets of the messages that were copied, in the order of the copies."""
-        found = self.stored(DEAD) if self.kind == "dead" else [message for _, message in self.parked()]
+        found = self.stored(DEAD) if self.kind == "dead" else [message for _, message in self.deferred()]
         return [message.properties["RMQ_ORIGIN_OFFSET"] for message in found]
 
     def stored(self, queue: MessageQueue) -> list[StoredMessage]:
@@ -173,7 +173,7 @@ class Rig:
         places = [self.store.locator(queue).position_of(i) for i in range(self.store.queue(queue).readable)]
         return [self._batch(place[0]).messages()[0] for place in places if place is not None]
 
-    def parked(self) -> list[tuple[int, StoredMessage]]:
+    def deferred(self) -> list[tuple[int, StoredMessage]]:
         """What waits for its time: how many seconds, and the message."""
         entries = self.store.delays.page(DeliveryMark(), 1000)
         return [((entry.due_at - BORN_AT) // 1_000_000, self._batch(entry.position).pick([0])[0]) for entry in entries]

@@ -73,13 +73,13 @@ class Rig:
         self.files = FaultyFiles()
         self.opened = Opened(path, files=self.files, **settings)
         self.store = HookedStore(self.opened.store)
-        self.service, self.turns, self.holds, self.pool = FakeService(), Turns(), ParkedPullTable(), HeldPool()
+        self.service, self.turns, self.parked_pulls, self.pool = FakeService(), Turns(), ParkedPullTable(), HeldPool()
         self.member = Member()
         self.topics = TopicTable()
         self.topics.create("orders", 4, created_at=0)
         self.pulls = PullHandler(
-            cast(MessageStore, self.store), self.topics, self.holds, self.member, now=self.service.now,
-            clock=self.service.clock, call_soon=self.turns.call_soon, max_hold_s=30.0,
+            cast(MessageStore, self.store), self.topics, self.parked_pulls, self.member, now=self.service.now,
+            clock=self.service.clock, call_soon=self.turns.call_soon, max_park_s=30.0,
             pool=cast(ReadPool, self.pool), answers=self.service.answers,
         )  # fmt: skip
         self.service.handlers[Op.PULL] = self.pulls.pull

@@ -242,7 +242,7 @@ async def test_a_stop_does_not_wait_for_the_interval_of_a_sync_that_a_checkpoint
         await client.send(b"a")
         broker._each_second()
         await client.send(b"b")  # its turn takes the checkpoint
-        assert not broker._upkeep.idle
+        assert not broker._maintenance.idle
 
     await broker.stop()
 

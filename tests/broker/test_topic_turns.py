@@ -128,7 +128,7 @@ class Rig:
 
     def snapshot(self) -> list[Change]:
         told: list[Change] = [Started(self.store.stores.current, self.store.log_epoch), *self.topics.rows()]
-        told += [*self.store.holds(), *self.offsets.rows()]
+        told += [*self.store.queue_bounds(), *self.offsets.rows()]
         return [*told, SnapshotEnded(self.store.log.written, len(told), self.topics.last_generation)]
 
     def turn_over(self) -> None:

@@ -144,7 +144,7 @@ async def test_a_start_that_forgets_what_was_delivered_is_caught(seed: int, monk
 
 
 async def test_a_start_that_does_not_look_for_what_waits_is_caught(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(DeferredLog, "parked", lambda log, header: None)
+    monkeypatch.setattr(DeferredLog, "deferred", lambda log, header: None)
 
     report = await prove(seed, LOST)
 

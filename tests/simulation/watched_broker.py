@@ -101,7 +101,7 @@ class WatchedBroker(Broker):
 def left_behind(broker: Broker) -> list[str]:
     """What a broker still holds although everybody has left."""
     left = [f"{len(broker._locks)} leases"] if len(broker._locks) else []
-    left += [f"{len(broker._holds)} parked pulls"] if len(broker._holds) else []
+    left += [f"{len(broker._parked_pulls)} parked pulls"] if len(broker._parked_pulls) else []
     left += [f"{broker._pulls.rescued} pulls that nobody woke"] if broker._pulls.rescued else []
     return [f"left behind: {what}" for what in left]
 

@@ -29,7 +29,7 @@ def rig_appending(memory_path: Path) -> Iterator[Rig]:
 
 
 @pytest.fixture
-def appending(rig_appending: Rig) -> CopyAppender:
+def appender(rig_appending: Rig) -> CopyAppender:
     delays = Delays(rig_appending.store.delays, [1_000_000, 5_000_000], max_delay_s=1e6, now_us=rig_appending.wall)
     return CopyAppender(
         rig_appending.store,
@@ -47,12 +47,12 @@ def copy(offset: int, to: MessageQueue, level: int = 0) -> MessageCopy:
     return MessageCopy(offset, 8 << 12, to, data, batches.check(data, stamped=False), level)
 
 
-def test_copies_for_now_and_for_later_are_there_when_it_is_true(rig_appending: Rig, appending: CopyAppender) -> None:
+def test_copies_for_now_and_for_later_are_there_when_it_is_true(rig_appending: Rig, appender: CopyAppender) -> None:
     seen: list[object] = []
     change = rig_appending.tables.ledger.copied.change("g", ORDERS, [1, 2])
     ticket = Ticket(lambda: seen.append("durable"))
 
-    placed = appending.append(
+    placed = appender.append(
         [copy(1, DEAD), copy(2, RETRIES, 2)],
         [change],
         ticket,
@@ -61,18 +61,18 @@ def test_copies_for_now_and_for_later_are_there_when_it_is_true(rig_appending: R
 
     assert [place.base_offset for place in placed] == [0, -1]
     assert seen == [[1, 2], "durable"]
-    assert (len(rig_appending.stored(DEAD)), [due_s for due_s, _ in rig_appending.parked()]) == (1, [5])
+    assert (len(rig_appending.stored(DEAD)), [due_s for due_s, _ in rig_appending.deferred()]) == (1, [5])
     after = found_by_a_start(rig_appending)
     assert sorted(after.ledger.copied.offsets("g", ORDERS)) == [1, 2]
     assert {topic.name for topic in after.topics.all()} == {"orders", DEAD.topic, RETRIES.topic}
 
 
-def test_nothing_is_begun_while_nothing_may_be_stored(rig_appending: Rig, appending: CopyAppender) -> None:
+def test_nothing_is_begun_while_nothing_may_be_stored(rig_appending: Rig, appender: CopyAppender) -> None:
     rig_appending.refusal = "only 3 MiB are free"
     written = rig_appending.store.log.written
 
     with pytest.raises(DiskFull, match="only 3 MiB are free"):
-        appending.append([copy(1, DEAD)], [], Ticket(), lambda: None)
+        appender.append([copy(1, DEAD)], [], Ticket(), lambda: None)
     rig_appending.turn()
 
     assert rig_appending.tables.topics.get(DEAD.topic) is None
@@ -83,7 +83,7 @@ def test_nothing_is_begun_while_nothing_may_be_stored(rig_appending: Rig, append
     ("number", "kind"), [(errno.ENOSPC, DiskFull), (errno.EDQUOT, DiskFull), (errno.EIO, StoreFailed)]
 )
 def test_a_write_that_fails_says_why_and_nothing_of_it_is_true(
-    rig_appending: Rig, appending: CopyAppender, number: int, kind: type[Refused]
+    rig_appending: Rig, appender: CopyAppender, number: int, kind: type[Refused]
 ) -> None:
     seen: list[str] = []
     change = rig_appending.tables.ledger.copied.change("g", ORDERS, [1])
@@ -91,9 +91,9 @@ def test_a_write_that_fails_says_why_and_nothing_of_it_is_true(
 
     ticket = Ticket(lambda: seen.append("durable"))
     with pytest.raises(kind, match=os.strerror(number)):
-        appending.append([copy(1, DEAD), copy(2, RETRIES, 1)], [change], ticket, lambda: seen.append("written"))
+        appender.append([copy(1, DEAD), copy(2, RETRIES, 1)], [change], ticket, lambda: seen.append("written"))
 
     rig_appending.files.heal()
     rig_appending.turn()
-    assert (seen, rig_appending.stored(DEAD), rig_appending.parked()) == ([], [], [])
+    assert (seen, rig_appending.stored(DEAD), rig_appending.deferred()) == ([], [], [])
     assert not rig_appending.tables.ledger.copied.offsets("g", ORDERS)

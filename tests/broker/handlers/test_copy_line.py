@@ -64,12 +64,12 @@ def pool() -> HeldPool:
 
 
 @pytest.fixture
-def line(pool: HeldPool) -> Iterator[CopyQueue]:
-    line = CopyQueue(pool)
-    yield line
+def copy_queue(pool: HeldPool) -> Iterator[CopyQueue]:
+    copy_queue = CopyQueue(pool)
+    yield copy_queue
     while pool.run():
         pass
-    assert len(line) == 0
+    assert len(copy_queue) == 0
 
 
 @pytest.fixture
@@ -83,19 +83,21 @@ def work(pool: HeldPool) -> None:
         pool.run()
 
 
-def test_the_tasks_of_a_group_are_done_in_the_order_they_came(line: CopyQueue, pool: HeldPool, done: list[str]) -> None:
+def test_the_tasks_of_a_group_are_done_in_the_order_they_came(
+    copy_queue: CopyQueue, pool: HeldPool, done: list[str]
+) -> None:
     for name in ("a1", "a2", "a3"):
-        line.add(Task(done, name))
-    assert (len(pool), len(line)) == (1, 2)
+        copy_queue.add(Task(done, name))
+    assert (len(pool), len(copy_queue)) == (1, 2)
 
     work(pool)
 
     assert done == ["a1", "a2", "a3"]
 
 
-def test_groups_take_turns_whatever_they_have_in_line(line: CopyQueue, pool: HeldPool, done: list[str]) -> None:
+def test_groups_take_turns_whatever_they_have_in_line(copy_queue: CopyQueue, pool: HeldPool, done: list[str]) -> None:
     for name in ("a1", "a2", "a3", "b1", "a4", "c1", "b2"):
-        line.add(Task(done, name))
+        copy_queue.add(Task(done, name))
 
     work(pool)
 
@@ -103,31 +105,31 @@ def test_groups_take_turns_whatever_they_have_in_line(line: CopyQueue, pool: Hel
 
 
 def test_the_rest_of_a_large_task_comes_behind_other_groups_and_before_its_own(
-    line: CopyQueue, pool: HeldPool, done: list[str]
+    copy_queue: CopyQueue, pool: HeldPool, done: list[str]
 ) -> None:
-    line.add(Task(done, "a1", portions=3))
-    line.add(Task(done, "a2"))
-    line.add(Task(done, "b1"))
-    line.add(Task(done, "b2"))
+    copy_queue.add(Task(done, "a1", portions=3))
+    copy_queue.add(Task(done, "a2"))
+    copy_queue.add(Task(done, "b1"))
+    copy_queue.add(Task(done, "b2"))
 
     work(pool)
 
     assert done == ["a1", "a1", "b1", "a1", "b2", "a2"]
 
 
-def test_a_task_with_nothing_left_takes_no_thread(line: CopyQueue, pool: HeldPool, done: list[str]) -> None:
-    line.add(Task(done, "a1", portions=0))
+def test_a_task_with_nothing_left_takes_no_thread(copy_queue: CopyQueue, pool: HeldPool, done: list[str]) -> None:
+    copy_queue.add(Task(done, "a1", portions=0))
 
     assert (done, len(pool)) == (["a1"], 0)
 
 
 def test_a_task_whose_asker_is_gone_is_left_out_before_and_after_its_job(
-    line: CopyQueue, pool: HeldPool, done: list[str]
+    copy_queue: CopyQueue, pool: HeldPool, done: list[str]
 ) -> None:
     first, second = Asker(), Asker()
-    line.add(Task(done, "a1", asker=first))
-    line.add(Task(done, "a2", asker=second))
-    line.add(Task(done, "a3"))
+    copy_queue.add(Task(done, "a1", asker=first))
+    copy_queue.add(Task(done, "a2", asker=second))
+    copy_queue.add(Task(done, "a3"))
     first.closing = second.closing = True
 
     work(pool)
@@ -140,13 +142,13 @@ def test_a_task_whose_asker_is_gone_is_left_out_before_and_after_its_job(
     [(BadRequest("no"), BadRequest), (TooManyInFlight("no"), TooManyInFlight), (KeyError(), Internal)],
 )
 def test_what_a_task_raises_is_its_answer_and_the_next_is_done(
-    line: CopyQueue, pool: HeldPool, done: list[str], error: Exception, code: type[Refused]
+    copy_queue: CopyQueue, pool: HeldPool, done: list[str], error: Exception, code: type[Refused]
 ) -> None:
     asker = Asker()
     task = Task(done, "a1", asker=asker)
     task.error = error
-    line.add(task)
-    line.add(Task(done, "a2"))
+    copy_queue.add(task)
+    copy_queue.add(Task(done, "a2"))
 
     work(pool)
 
@@ -154,13 +156,13 @@ def test_what_a_task_raises_is_its_answer_and_the_next_is_done(
 
 
 def test_a_pool_that_is_full_refuses_the_task_and_not_those_behind_it(
-    line: CopyQueue, pool: HeldPool, done: list[str]
+    copy_queue: CopyQueue, pool: HeldPool, done: list[str]
 ) -> None:
     asker = Asker()
     pool.full = True
-    line.add(Task(done, "a1", asker=asker))
+    copy_queue.add(Task(done, "a1", asker=asker))
     pool.full = False
-    line.add(Task(done, "a2"))
+    copy_queue.add(Task(done, "a2"))
 
     work(pool)
 
@@ -170,18 +172,18 @@ def test_a_pool_that_is_full_refuses_the_task_and_not_those_behind_it(
 def test_requests_that_name_too_many_messages_together_are_refused_until_some_are_done(
     pool: HeldPool, done: list[str]
 ) -> None:
-    line = CopyQueue(pool, most=30)
+    copy_queue = CopyQueue(pool, most=30)
     for name in ("a1", "a2", "b1", "c1"):  # the first is under way, and in line no more
-        line.add(Task(done, name, portions=2))
+        copy_queue.add(Task(done, name, portions=2))
     with pytest.raises(TooManyInFlight, match="30 messages wait to be copied already: try again soon"):
-        line.add(Task(done, "d1"))
+        copy_queue.add(Task(done, "d1"))
 
     pool.run()  # the rest of the first stands in line again, and another one is under way
     with pytest.raises(TooManyInFlight):
-        line.add(Task(done, "d1"))
+        copy_queue.add(Task(done, "d1"))
     while pool.run():
         pass
 
-    line.add(Task(done, "d1"))
+    copy_queue.add(Task(done, "d1"))
     work(pool)
     assert sorted(done) == ["a1", "a1", "a2", "a2", "b1", "b1", "c1", "c1", "d1"]

@@ -528,8 +528,8 @@ async def test_beginnings_survive_a_restart(broker: InMemoryBroker) -> None:
 async def test_what_a_group_failed_at_is_its_own_from_the_first_message_on(broker: InMemoryBroker) -> None:
     retries = MessageQueue("%RETRY%g", 0)
     async with Client(broker) as client:
-        broker.broker._serving.topics.own("%RETRY%g")  # by a message that was sent back, while nobody is here
-        broker.broker._serving.topics.own("%RETRY%h")
+        broker.broker._handlers.topics.own("%RETRY%g")  # by a message that was sent back, while nobody is here
+        broker.broker._handlers.topics.own("%RETRY%h")
         await client.create()
 
         topics = ("orders", "%RETRY%g", "%RETRY%h")

@@ -98,7 +98,7 @@ async def test_the_retries_of_a_group_are_a_topic_of_it_once_there_are_any(broke
         await client.join(topics=("orders", "%RETRY%g"))
         assert (await groups(client))[0].topics == 1
 
-        broker.broker._serving.topics.own("%RETRY%g")
+        broker.broker._handlers.topics.own("%RETRY%g")
         assert (await groups(client))[0].topics == 2
 
 

@@ -302,11 +302,11 @@ class SlowIndexer:
 
     def __init__(self, broker: InMemoryBroker) -> None:
         self.store = broker.broker._store
-        self.upkeep = broker.broker._upkeep
-        self.upkeep._busy = True  # so that nothing is begun
+        self.maintenance = broker.broker._maintenance
+        self.maintenance._busy = True  # so that nothing is begun
 
     def catch_up(self) -> None:
-        self.upkeep._ended(None)
+        self.maintenance._ended(None)
 
 
 @pytest.mark.virtual_time
@@ -336,7 +336,7 @@ async def test_after_a_second_a_query_answers_and_says_by_how_much_the_index_lag
 
         reply = await query(client, "a")
 
-        indexer.upkeep._busy = False
+        indexer.maintenance._busy = False
         assert ids(client, reply) == before
         assert reply.lag_bytes == broker.broker._store.exposed - indexer.store.keys.end > 0
         assert asyncio.get_running_loop().time() - began == pytest.approx(1.0)
@@ -364,13 +364,13 @@ async def test_nobody_is_searched_for_who_has_gone(broker: InMemoryBroker) -> No
         await client.create()
         await send(client, "a")
         asking = asyncio.create_task(query(client, "a"))
-        while not indexer.upkeep._waiting:
+        while not indexer.maintenance._waiting:
             await asyncio.sleep(0)
         await client.connection.close()
         with pytest.raises(ConnectionLost):
             await asking
     indexer.catch_up()
-    while not indexer.upkeep.idle:
+    while not indexer.maintenance.idle:
         await asyncio.sleep(0.01)
 
     handler = broker.broker.handlers[Op.QUERY_MESSAGES].__self__  # type: ignore[attr-defined]

@@ -62,7 +62,7 @@ OTHER_PLAIN = MessageQueue("orders", 1)
 
 
 def parked(broker: InMemoryBroker) -> int:
-    return len(broker.broker._holds)
+    return len(broker.broker._parked_pulls)
 
 
 async def settled(broker: InMemoryBroker, count: int) -> None:
@@ -187,7 +187,7 @@ async def test_a_pull_that_finds_nothing_waits_15_s_and_lists_all_its_queues_as_
 
 @pytest.mark.virtual_time
 async def test_no_pull_is_held_longer_than_the_broker_allows() -> None:
-    async with InMemoryBroker(max_hold_s=2.0) as broker, Client(broker) as client:
+    async with InMemoryBroker(max_park_s=2.0) as broker, Client(broker) as client:
         await client.create()
         before = asyncio.get_running_loop().time()
 
@@ -442,7 +442,7 @@ class RigCold:
         self.topics.create("orders", 4, created_at=0)
         self.pulls = PullHandler(
             self.store, self.topics, ParkedPullTable(), self.fence, now=self.service.now, clock=self.service.clock,
-            call_soon=self.turns.call_soon, max_hold_s=30.0,
+            call_soon=self.turns.call_soon, max_park_s=30.0,
             pool=cast(ReadPool, self.pool), answers=self.service.answers,
         )  # fmt: skip
         self.service.handlers[Op.PULL] = self.pulls.pull
@@ -740,13 +740,13 @@ class RigLine:
     def __init__(self, path: Path) -> None:
         self.opened = Opened(path)
         self.store = HookedStore(self.opened.store)
-        self.service, self.turns, self.holds = FakeService(), Turns(), ParkedPullTable()
+        self.service, self.turns, self.parked_pulls = FakeService(), Turns(), ParkedPullTable()
         self.pool = HeldPool()
         self.topics = topics = TopicTable()
         topics.create("orders", 4, created_at=0)
         self.pulls = PullHandler(
-            cast(MessageStore, self.store), topics, self.holds, NoFence(), now=self.service.now,
-            clock=lambda: self.clock(), call_soon=self.turns.call_soon, max_hold_s=30.0,
+            cast(MessageStore, self.store), topics, self.parked_pulls, NoFence(), now=self.service.now,
+            clock=lambda: self.clock(), call_soon=self.turns.call_soon, max_park_s=30.0,
             pool=cast(ReadPool, self.pool), answers=self.service.answers,
         )  # fmt: skip
         self.clock = self.service.clock
@@ -788,7 +788,7 @@ def test_an_arrival_before_the_pull_is_found_and_one_after_it_wakes_it(rig_line:
     assert rig_line.statuses() == [(1, 0)]
 
     rig_line.peer.send(pull(2, offset=1))
-    assert (rig_line.statuses(), len(rig_line.holds)) == ([], 1)
+    assert (rig_line.statuses(), len(rig_line.parked_pulls)) == ([], 1)
     rig_line.arrive()
     assert rig_line.statuses() == [(2, 0)]
 
@@ -847,8 +847,8 @@ def test_the_sweep_looks_for_2_ms_a_turn_and_comes_to_an_end(rig_line: RigLine) 
 
     rig_line.clock = costly
     rig_line.pulls.sweep()
-    while len(rig_line.holds):
-        looked.append(10 - len(rig_line.holds))
+    while len(rig_line.parked_pulls):
+        looked.append(10 - len(rig_line.parked_pulls))
         rig_line.pulls._sweep_on()
 
     assert looked == [3, 6, 9]
@@ -906,7 +906,7 @@ def test_the_unanswered_pulls_of_a_connection_name_at_most_16384_queues(rig_line
 
     assert [answer[1:3] for answer in refused] == [[16, TooManyInFlight.code], [17, TooManyInFlight.code]]
     assert "more than 16384 queues" in refused[0][3][0]
-    assert (other.answers(), len(rig_line.holds)) == ([], 17)
+    assert (other.answers(), len(rig_line.parked_pulls)) == ([], 17)
     rig_line.arrive()
     assert {answer[2] for answer in rig_line.peer.answers()} == {0}
     assert rig_line.pulls._waiting == {}
@@ -963,7 +963,7 @@ def test_a_pull_that_an_arrival_and_its_time_both_end_is_answered_once(rig_line:
     rig_line.pulls.expire()
 
     assert rig_line.statuses() == [(1, 0)]
-    assert (len(rig_line.holds), rig_line.peer.connection.in_flight) == (0, 0)
+    assert (len(rig_line.parked_pulls), rig_line.peer.connection.in_flight) == (0, 0)
 
 
 @pytest.mark.parametrize(("now", "answered"), [(0.999, []), (1.0, [(1, EMPTY)])])
@@ -1013,7 +1013,7 @@ def test_a_parked_pull_of_a_topic_that_is_made_anew_is_told_so(rig_line: RigLine
     rig_line.arrive()
 
     assert rig_line.statuses() == [(1, TopicNotFound.code)]
-    assert len(rig_line.holds) == 0
+    assert len(rig_line.parked_pulls) == 0
     rig_line.peer.send(pull(2))
     assert rig_line.statuses() == [(2, 0)]
 
@@ -1167,7 +1167,7 @@ def test_a_free_read_that_does_not_wait_is_told_how_far_nothing_was_wanted(rig_t
 def test_a_parked_free_read_is_woken_by_what_it_wants_alone(rig_tags: Rig) -> None:
     rig_tags.pull(1, 0, group=None, expression="a")
     rig_tags.arrive("b")
-    assert (rig_tags.results(), len(rig_tags.holds)) == ([], 1)
+    assert (rig_tags.results(), len(rig_tags.parked_pulls)) == ([], 1)
 
     rig_tags.arrive("a")
 
@@ -1183,7 +1183,7 @@ def test_an_expression_that_is_none_or_that_a_member_sends_is_refused(
     rig_tags.pull(1, 0, group=group, expression=expression)
 
     assert rig_tags.results() == [(1, BadRequest.code)]
-    assert (len(rig_tags.holds), rig_tags.peer.connection.in_flight) == (0, 0)
+    assert (len(rig_tags.parked_pulls), rig_tags.peer.connection.in_flight) == (0, 0)
 
 
 # ---- the park
@@ -1193,12 +1193,12 @@ def test_what_is_not_wanted_leaves_a_pull_parked_and_what_is_wanted_wakes_it(rig
     rig_tags.pull(1, 0)
     rig_tags.arrive("b")
     rig_tags.arrive("b", "c")
-    assert (rig_tags.results(), len(rig_tags.holds)) == ([], 1)
+    assert (rig_tags.results(), len(rig_tags.parked_pulls)) == ([], 1)
 
     rig_tags.arrive("a")
 
     assert rig_tags.results() == [(1, 0, 0, 4, [b"a"])]
-    assert (len(rig_tags.holds), rig_tags.peer.connection.in_flight) == (0, 0)
+    assert (len(rig_tags.parked_pulls), rig_tags.peer.connection.in_flight) == (0, 0)
 
 
 @pytest.mark.parametrize(("now", "answered"), [(0.999, []), (1.0, [(1, 0, EMPTY, 2, [])])])
@@ -1233,7 +1233,7 @@ def test_an_arrival_between_the_look_and_the_end_of_the_wait_is_given(rig_tags: 
     rig_tags.expire(1.0)  # before the line was worked off
 
     assert rig_tags.results() == [(1, 0, 0, 2, [b"a"])]
-    assert (len(rig_tags.holds), rig_tags.peer.connection.in_flight) == (0, 0)
+    assert (len(rig_tags.parked_pulls), rig_tags.peer.connection.in_flight) == (0, 0)
 
 
 def test_only_the_queues_that_grew_are_looked_at(rig_tags: Rig) -> None:
@@ -1284,7 +1284,7 @@ def test_a_defect_in_a_look_ends_that_pull_and_no_other(rig_tags: Rig) -> None:
     rig_tags.store.before_read = broken_once
     assert rig_tags.results() == [(1, Internal.code)]
 
-    assert (len(rig_tags.holds), rig_tags.peer.connection.in_flight) == (0, 0)
+    assert (len(rig_tags.parked_pulls), rig_tags.peer.connection.in_flight) == (0, 0)
     rig_tags.arrive("a")
     rig_tags.expire(20.0)
     assert rig_tags.results() == []
@@ -1356,7 +1356,7 @@ def test_a_change_of_another_group_or_connection_moves_nothing(rig_tags: Rig) ->
     rig_tags.pulls.resubscribed(rig_tags.peer.connection, "other")
     rig_tags.pulls.resubscribed(Peer(rig_tags.service, rig_tags.turns).connection, "g")
 
-    assert (rig_tags.results(), rig_tags.store.reads, len(rig_tags.holds)) == ([], reads, 1)
+    assert (rig_tags.results(), rig_tags.store.reads, len(rig_tags.parked_pulls)) == ([], reads, 1)
 
 
 def test_a_change_between_an_arrival_and_the_look_at_it_counts_for_the_look(rig_tags: Rig) -> None:

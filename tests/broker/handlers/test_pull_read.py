@@ -119,7 +119,7 @@ def test_a_parked_pull_passes_a_long_run_in_turns_too(rig: Rig) -> None:
         rig.pulls.sweep()
 
     assert turns >= 3
-    assert (rig.results(), len(rig.holds), rig.pulls.rescued) == ([], 1, 0)
+    assert (rig.results(), len(rig.parked_pulls), rig.pulls.rescued) == ([], 1, 0)
     rig.expire(15.0)
     assert rig.results() == [(1, 0, EMPTY, 6 * MAX_PULL_BATCHES, [])]
 
@@ -146,7 +146,7 @@ def test_a_pull_of_old_messages_of_which_none_is_wanted_is_parked_behind_them(co
     fill(cold, "b", "b", "b")
     cold.pull(1, 0)
     cold.pool.run()
-    assert (cold.results(), len(cold.holds), len(cold.pool)) == ([], 1, 0)
+    assert (cold.results(), len(cold.parked_pulls), len(cold.pool)) == ([], 1, 0)
 
     cold.expire(15.0)
 
@@ -158,7 +158,7 @@ def test_an_arrival_that_is_not_in_memory_is_looked_at_by_a_thread(cold: Rig) ->
     cold.arrive("b")
     assert (cold.results(), len(cold.pool)) == ([], 1)
     cold.pool.run()
-    assert (cold.results(), len(cold.holds)) == ([], 1)
+    assert (cold.results(), len(cold.parked_pulls)) == ([], 1)
 
     cold.arrive("a")
     assert (cold.results(), len(cold.pool)) == ([], 1)
@@ -194,7 +194,7 @@ def test_a_pull_that_reads_much_for_nothing_lets_others_of_its_connection_read_i
     assert cold.results() == [(2, 0, 0, 1, [b"a"])]
     while cold.pool.run():
         assert cold.results() == []
-    assert len(cold.holds) == 1
+    assert len(cold.parked_pulls) == 1
 
 
 def test_a_pull_that_does_not_wait_reads_once_beside_the_loop(cold: Rig) -> None:

@@ -129,7 +129,7 @@ def test_the_next_request_waits_and_sees_what_was_done(rig_running: Rig) -> None
     assert rig_running.copies() == ["2", "3", "4"]
 
 
-def test_who_may_not_ask_stands_in_no_line(rig_running: Rig) -> None:
+def test_a_request_without_the_lease_is_not_queued(rig_running: Rig) -> None:
     rig_running.ask(1, 1)
     epoch, rig_running.epoch = rig_running.epoch, rig_running.epoch + 1
     rig_running.ask(2, 2)
@@ -368,7 +368,7 @@ def send_back(rig_running: Rig, attempts: list[int], **more: Any) -> list[int]:
 def test_each_message_waits_for_the_level_of_its_deliveries_or_is_dead(rig_running: Rig) -> None:
     assert send_back(rig_running, [1, 2, 3, 16, 17, 18]) == [3, 4, 5, 5, -1, -1]  # there are five levels
 
-    assert [(due_s, message.body[:1]) for due_s, message in rig_running.parked()] == [
+    assert [(due_s, message.body[:1]) for due_s, message in rig_running.deferred()] == [
         (10, b"0"), (30, b"1"), (60, b"2"), (60, b"3"),
     ]  # fmt: skip
     assert [message.body[:1] for message in rig_running.stored(DEAD)] == [b"4", b"5"]
@@ -393,7 +393,7 @@ def test_a_write_of_both_kinds_that_is_torn_is_completed_by_asking_again(memory_
 
     assert send_back(rig_running, [1, 17, 2]) == [0] * size + [3, -1, 4][size:]
 
-    assert [message.body[:1] for _, message in rig_running.parked()] == [b"0", b"2"]
+    assert [message.body[:1] for _, message in rig_running.deferred()] == [b"0", b"2"]
     assert [message.body[:1] for message in rig_running.stored(DEAD)] == [b"1"]
     rig_running.close()
 
@@ -402,7 +402,7 @@ def test_groups_take_turns(rig_running: Rig) -> None:
     """A stream of send-backs of one group does not starve another, and large requests are done in portions."""
     for i in range(4):
         rig_running.ask(i, i)
-    assert len(rig_running.line) == 3
+    assert len(rig_running.copy_queue) == 3
     lease = rig_running.tables.locks.acquire("h", ORDERS, SESSION, "m", now=rig_running.service.time)
     assert lease is not None
     payload = SendBack("h", *ORDERS, lease.epoch, [5], [1])

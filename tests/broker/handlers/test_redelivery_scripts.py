@@ -85,7 +85,7 @@ class Script:
 
     def copies(self) -> Counter[str]:
         """How often each message was copied, to wait or to be dead."""
-        waiting = [message.body[:1].decode() for _, message in self.rig.parked()]
+        waiting = [message.body[:1].decode() for _, message in self.rig.deferred()]
         return Counter(waiting + [message.body[:1].decode() for message in self.rig.stored(DEAD)])
 
     def replays(self) -> Counter[str]:

@@ -531,4 +531,4 @@ async def test_many_producers_are_forgotten_but_for_the_last_ones(broker: InMemo
             assert {result.status for result in await client.send_batches(*sent)} == {0}
 
     assert len(table) == 100
-    assert table.used_bytes == sum(len(line.ring) for line in table._lines.values()) <= 20 << 10
+    assert table.used_bytes == sum(len(line.ring) for line in table._producers.values()) <= 20 << 10

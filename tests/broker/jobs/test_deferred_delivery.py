@@ -191,7 +191,7 @@ async def test_many_that_are_due_at_once_keep_their_order(
 
     for queue_id, bodies in expected.items():
         assert await stored(client_plain, MessageQueue("orders", queue_id)) == bodies
-    stats = broker.broker._serving.delivery.stats()
+    stats = broker.broker._handlers.delivery.stats()
     assert (stats["waiting_batches"], stats["delivered_batches"], stats["delivered_messages"]) == (0, 2500, 2500)
 
 
@@ -211,12 +211,12 @@ async def test_a_batch_that_is_parked_in_the_turn_in_which_a_later_one_becomes_d
     store.stage(ORDERS, 1, data, batches.check(data, stamped=False), 0, due_at)
     broker.broker._committer.schedule()
     wall.shift_s = 0.2
-    broker.broker._serving.delivery.look()
+    broker.broker._handlers.delivery.look()
     await asyncio.sleep(1)
 
     expected = [b"sooner", b"later"] if earlier_us else [b"later", b"sooner"]
     assert await stored(client_plain) == expected
-    assert broker.broker._serving.delivery.stats()["delivered_batches"] == 2
+    assert broker.broker._handlers.delivery.stats()["delivered_batches"] == 2
 
 
 async def test_the_delivered_batch_is_the_producers_and_names_the_parked_one(client_plain: Client) -> None:
@@ -447,7 +447,7 @@ async def test_what_is_due_before_unreadable_bytes_is_delivered_and_the_rest_wai
             f"bytes {first} to {first + size}: Input/output error: '{segment_files(memory_path)[0]}'" in line["error"]
         )
         assert line["waiting_batches"] == 5
-        stats = broker.broker._serving.delivery.stats()
+        stats = broker.broker._handlers.delivery.stats()
         assert (stats["waiting_batches"], stats["passed_batches"]) == (5, 0)
         assert 12 <= stats["failed_reads"] <= 16
         crashed = copy_of(broker, copy_path, wall)
@@ -489,7 +489,7 @@ async def test_a_defect_does_not_end_delivery(memory_path: Path, wall: Wall, log
         await client.create()
         await park(client, b"a", level=1)
         await park(client, b"b", level=2)
-        delivery = broker.broker._serving.delivery
+        delivery = broker.broker._handlers.delivery
         staging = delivery._stage
         delivery._stage = lambda due: 1 / 0  # type: ignore[assignment, return-value]
         await asyncio.sleep(1.5)
@@ -505,7 +505,7 @@ async def test_what_was_staged_before_a_defect_is_not_delivered_again(memory_pat
         await client.create()
         for body in (b"a", b"b", b"c"):
             await park(client, body, at=NOON + 5 * SECOND)
-        delivery = broker.broker._serving.delivery
+        delivery = broker.broker._handlers.delivery
         staging = delivery._stage
         delivery._stage = lambda due: staging(due) if b"b" not in due.data[-8:] else 1 / 0  # type: ignore[assignment, method-assign, return-value]
         await asyncio.sleep(8.5)
@@ -533,7 +533,7 @@ async def test_nothing_is_delivered_before_it_is_durable(memory_path: Path, wall
         sending = asyncio.ensure_future(park(client, b"a", level=1))
         await asyncio.sleep(3.9)
         assert not sending.done()
-        delivery = broker._serving.delivery
+        delivery = broker._handlers.delivery
         assert delivery.stats()["delivered_batches"] == 0
         result = await sending
         assert 4.0 <= loop.time() - began < 4.1
@@ -551,7 +551,7 @@ async def test_a_portion_that_is_read_when_the_broker_stops_is_not_appended(memo
     async with over(memory_path, wall, files) as broker, Client(broker) as client:
         await client.create()
         await park(client, b"a", level=1)
-        delivery = broker.broker._serving.delivery
+        delivery = broker.broker._handlers.delivery
         files.before = lambda done: delivery.stop() if done.op == "read" else None
         await asyncio.sleep(2)
         files.before = lambda done: None
@@ -736,7 +736,7 @@ async def test_a_stop_ends_delivery(memory_path: Path, wall: Wall) -> None:
     async with over_restarts(memory_path, wall) as broker, Client(broker) as client:
         await client.create()
         await sends(client, 1, wall=wall)
-        delivery = broker.broker._serving.delivery
+        delivery = broker.broker._handlers.delivery
         await broker.stop()
         size = sum(path.stat().st_size for path in (memory_path / "commitlog").iterdir())
         await asyncio.sleep(5)
@@ -910,7 +910,7 @@ async def test_messages_of_a_deleted_topic_are_passed(
         assert await stored(client, payments) == [b"kept"]
         (line,) = [entry for entry in logs if entry["event"] == "delay.passed"]
         assert (line["batches"], line["reason"]) == (3, "its topic is gone")
-        assert broker.broker._serving.delivery.stats()["passed_batches"] == 3
+        assert broker.broker._handlers.delivery.stats()["passed_batches"] == 3
         await asyncio.sleep(4)
         assert await stored(client) == [b"new"]
 
@@ -926,4 +926,4 @@ async def test_what_was_passed_is_not_passed_again_after_a_crash(
         copy = copy_of(broker, copy_path, wall)
     async with copy:
         await asyncio.sleep(2)
-        assert copy.broker._serving.delivery.stats()["passed_batches"] == 0
+        assert copy.broker._handlers.delivery.stats()["passed_batches"] == 0

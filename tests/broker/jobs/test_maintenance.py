@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import pytest
 
-from rmq.broker.jobs.maintenance import MAX_BATCHES, PEOPLE_S, RETENTION_S, DiskWatch, Maintenance, Schedule
+from rmq.broker.jobs.maintenance import EXPORT_S, MAX_BATCHES, RETENTION_S, DiskWatch, Maintenance, Schedule
 from rmq.broker.jobs.read_pool import ReadPool
 from rmq.broker.state.deferred import DeliveryMark
 from rmq.broker.store import checkpoint as checkpoints
@@ -42,10 +42,10 @@ class Rig_plain:
         self.time = 0.0
         self.turns = 0
         self.rings: list[bool] = []
-        self.upkeep = Maintenance(
+        self.maintenance = Maintenance(
             self.store, cast(ReadPool, self.pool), schedule, snapshot=self.snapshot, next_turn=self.next_turn,
             now=lambda: self.time, wall_us=self.wall, checkpoint_position=self.opened.recovered.read_from,
-            for_people=self.opened.snapshot,
+            for_export=self.opened.snapshot,
         )  # fmt: skip
 
     def snapshot(self, rings: bool) -> list[Any]:
@@ -59,14 +59,14 @@ class Rig_plain:
         """A turn ends as the committer ends it."""
         self.store.write()
         self.turns = 0
-        self.upkeep.turn_over()
+        self.maintenance.turn_over()
         if self.turns:
             self.store.write()
 
     def pass_time(self, seconds: float) -> None:
         self.time += seconds
         self.wall.us += int(seconds * 1_000_000)
-        self.upkeep.each_second()
+        self.maintenance.each_second()
 
     def work(self) -> int:
         """All that the thread has to do, and what follows of it."""
@@ -89,9 +89,9 @@ def rig_plain(memory_path: Path) -> Iterator[Rig_plain]:
 
 
 def take_checkpoint_plain(rig_plain: Rig_plain) -> None:
-    rig_plain.upkeep.want_checkpoint()
+    rig_plain.maintenance.want_checkpoint()
     rig_plain.turn()
-    rig_plain.upkeep.synced(rig_plain.store.log.sync())
+    rig_plain.maintenance.synced(rig_plain.store.log.sync())
     rig_plain.work()
 
 
@@ -109,7 +109,7 @@ def test_a_checkpoint_is_due_after_its_time_if_anything_was_written(rig_plain: R
     assert rig_plain.turns == 1
     rig_plain.turn()
     assert rig_plain.work() == 1
-    assert rig_plain.checkpoint == rig_plain.upkeep.checkpoint_position == rig_plain.store.log.written
+    assert rig_plain.checkpoint == rig_plain.maintenance.checkpoint_position == rig_plain.store.log.written
     assert rig_plain.rings == [True]
     rig_plain.pass_time(59.0)
     rig_plain.pass_time(0.5)
@@ -141,15 +141,15 @@ def test_a_checkpoint_is_due_after_many_batches(rig_plain: Rig_plain) -> None:
 
 def test_a_checkpoint_waits_until_the_log_is_durable_up_to_it(rig_plain: Rig_plain) -> None:
     rig_plain.opened.stage(b"a")
-    rig_plain.upkeep.want_checkpoint()
+    rig_plain.maintenance.want_checkpoint()
     rig_plain.turn()
     position = rig_plain.store.log.written
     assert len(rig_plain.pool) == 0
 
-    rig_plain.upkeep.synced(position - 8)
+    rig_plain.maintenance.synced(position - 8)
     assert len(rig_plain.pool) == 0
     rig_plain.opened.append(b"later")  # is not in it
-    rig_plain.upkeep.synced(position)
+    rig_plain.maintenance.synced(position)
     rig_plain.work()
 
     assert rig_plain.checkpoint == position
@@ -157,12 +157,12 @@ def test_a_checkpoint_waits_until_the_log_is_durable_up_to_it(rig_plain: Rig_pla
 
 def test_a_checkpoint_waits_for_changes_that_are_not_in_the_log(rig_plain: Rig_plain) -> None:
     rig_plain.opened.append(b"x")
-    rig_plain.upkeep.want_checkpoint()
-    rig_plain.upkeep.is_behind = lambda: True
+    rig_plain.maintenance.want_checkpoint()
+    rig_plain.maintenance.has_unwritten = lambda: True
     rig_plain.turn()
     assert (rig_plain.work(), rig_plain.checkpoint) == (0, None)
 
-    rig_plain.upkeep.is_behind = lambda: False
+    rig_plain.maintenance.has_unwritten = lambda: False
     rig_plain.turn()
     rig_plain.work()
 
@@ -191,7 +191,7 @@ def test_the_age_of_a_checkpoint_goes_on_while_new_ones_fail(rig_plain: Rig_plai
 
     take_checkpoint_plain(rig_plain)
 
-    assert (rig_plain.upkeep.failures, rig_plain.upkeep.stats()["checkpoint_age_s"]) == (
+    assert (rig_plain.maintenance.failures, rig_plain.maintenance.stats()["checkpoint_age_s"]) == (
         1,
         pytest.approx(1000, abs=120),
     )
@@ -214,8 +214,12 @@ def test_a_checkpoint_that_fails_leaves_the_old_one_and_is_tried_again(
 
     rig_plain.files.fail(op, part, errno.ENOSPC, after=3)
     take_checkpoint_plain(rig_plain)
-    assert (rig_plain.checkpoint, rig_plain.upkeep.checkpoint_position, rig_plain.upkeep.failures) == (first, first, 1)
-    assert rig_plain.upkeep.idle
+    assert (rig_plain.checkpoint, rig_plain.maintenance.checkpoint_position, rig_plain.maintenance.failures) == (
+        first,
+        first,
+        1,
+    )
+    assert rig_plain.maintenance.idle
     assert rig_plain.opened.bodies() == [b"a", b"b"]
     rig_plain.files.heal()
     rig_plain.pass_time(61.0)
@@ -237,12 +241,12 @@ def test_a_new_segment_gets_its_snapshot_in_the_next_turn(memory_path: Path) -> 
     rig_plain = Rig_plain(memory_path, segment_bytes=300)
     rig_plain.opened.stage(b"a" * 300)
     rig_plain.store.write()
-    rig_plain.upkeep.turn_over()
+    rig_plain.maintenance.turn_over()
 
     assert rig_plain.turns == 1
     assert rig_plain.store.log.begins_segment is False  # it is staged
     rig_plain.store.write()
-    rig_plain.upkeep.turn_over()
+    rig_plain.maintenance.turn_over()
     assert rig_plain.turns == 1
     rig_plain.opened.store.abandon()
 
@@ -283,7 +287,7 @@ def shorten_plain(rig_plain: Rig_plain) -> None:
     rig_plain.pass_time(RETENTION_S)
     if rig_plain.turns:  # a checkpoint was due first
         rig_plain.turn()
-        rig_plain.upkeep.synced(rig_plain.store.log.sync())
+        rig_plain.maintenance.synced(rig_plain.store.log.sync())
         rig_plain.work()
         rig_plain.pass_time(RETENTION_S)
     rig_plain.work()
@@ -328,7 +332,7 @@ def test_what_no_checkpoint_covers_stays(memory_path: Path) -> None:
         memory_path, SCHEDULE_PLAIN._replace(checkpoint_s=1e9, checkpoint_bytes=1 << 40), segment_bytes=300
     )
     fill_plain(rig_plain, 3)
-    covered = rig_plain.upkeep.checkpoint_position
+    covered = rig_plain.maintenance.checkpoint_position
     for i in range(5):
         rig_plain.opened.stage(b"%d" % i * 300)
         rig_plain.turn()
@@ -358,7 +362,7 @@ def test_a_retention_that_fails_is_tried_again(memory_path: Path) -> None:
     fill_plain(rig_plain, 6)
     rig_plain.files.fail("open_to_read", "commitlog", errno.EMFILE)
     shorten_plain(rig_plain)
-    assert (rig_plain.store.log.start, rig_plain.upkeep.failures, rig_plain.upkeep.idle) == (0, 1, True)
+    assert (rig_plain.store.log.start, rig_plain.maintenance.failures, rig_plain.maintenance.idle) == (0, 1, True)
     rig_plain.files.heal()
 
     shorten_plain(rig_plain)
@@ -377,7 +381,7 @@ def test_retention_removes_nothing_from_another_directory_of_the_same_name(memor
 
     shorten_plain(rig_plain)
 
-    assert (rig_plain.store.log.start, rig_plain.upkeep.failures, rig_plain.upkeep.idle) == (0, 1, True)
+    assert (rig_plain.store.log.start, rig_plain.maintenance.failures, rig_plain.maintenance.idle) == (0, 1, True)
     assert sorted(data.rglob("*")) == before
     rig_plain.opened.store.abandon()
 
@@ -387,12 +391,12 @@ def test_retention_removes_nothing_from_another_directory_of_the_same_name(memor
 
 def test_one_thing_is_done_after_the_other(rig_plain: Rig_plain) -> None:
     rig_plain.opened.append(b"a")
-    rig_plain.pass_time(PEOPLE_S)
+    rig_plain.pass_time(EXPORT_S)
     assert len(rig_plain.pool) == 1
 
     for _ in range(100):
         rig_plain.pass_time(1.0)
-    rig_plain.upkeep.want_checkpoint()
+    rig_plain.maintenance.want_checkpoint()
     rig_plain.turn()
 
     assert len(rig_plain.pool) == 1
@@ -405,13 +409,13 @@ def test_one_thing_is_done_after_the_other(rig_plain: Rig_plain) -> None:
 
 def test_people_are_told_when_something_changed(rig_plain: Rig_plain) -> None:
     rig_plain.opened.append(b"a")
-    rig_plain.pass_time(PEOPLE_S)
+    rig_plain.pass_time(EXPORT_S)
     rig_plain.work()
     topics = rig_plain.path / "config" / "topics.json"
     assert json.loads(topics.read_text())["position"] == rig_plain.store.log.written
     topics.unlink()
 
-    rig_plain.pass_time(PEOPLE_S)
+    rig_plain.pass_time(EXPORT_S)
     rig_plain.work()
 
     assert not topics.exists()
@@ -419,12 +423,12 @@ def test_people_are_told_when_something_changed(rig_plain: Rig_plain) -> None:
 
 def test_whoever_waits_for_the_key_index_is_told_when_it_is_there(rig_plain: Rig_plain) -> None:
     told: list[str] = []
-    rig_plain.upkeep.index_now(lambda: told.append("nothing to do"))
+    rig_plain.maintenance.index_now(lambda: told.append("nothing to do"))
     assert told == ["nothing to do"]
 
     append_keyed(rig_plain, "k1")
-    rig_plain.upkeep.index_now(lambda: told.append("first"))
-    rig_plain.upkeep.index_now(lambda: told.append("second"))
+    rig_plain.maintenance.index_now(lambda: told.append("first"))
+    rig_plain.maintenance.index_now(lambda: told.append("second"))
     assert told == ["nothing to do"]
     rig_plain.work()
 
@@ -439,13 +443,13 @@ def test_whoever_waits_for_the_key_index_is_told_also_when_it_cannot_be_written(
     rig_plain.files.fail("open", "/index/", errno.ENOSPC)
     append_keyed(rig_plain, "k2")
 
-    rig_plain.upkeep.index_now(lambda: told.append("done"))
+    rig_plain.maintenance.index_now(lambda: told.append("done"))
     rig_plain.work()
 
     assert told == ["done"]
     assert rig_plain.store.index_lag > 0
     rig_plain.files.heal()
-    rig_plain.upkeep.index_now(lambda: told.append("again"))
+    rig_plain.maintenance.index_now(lambda: told.append("again"))
     rig_plain.work()
     assert (told, rig_plain.store.index_lag) == (["done", "again"], 0)
 
@@ -453,9 +457,9 @@ def test_whoever_waits_for_the_key_index_is_told_also_when_it_cannot_be_written(
 def test_whoever_comes_while_the_index_is_written_waits_for_what_the_next_work_brings(rig_plain: Rig_plain) -> None:
     told: list[str] = []
     append_keyed(rig_plain, "k1")
-    rig_plain.upkeep.index_now(lambda: told.append("first"))
+    rig_plain.maintenance.index_now(lambda: told.append("first"))
     append_keyed(rig_plain, "k2")
-    rig_plain.upkeep.index_now(lambda: told.append("second"))
+    rig_plain.maintenance.index_now(lambda: told.append("second"))
 
     rig_plain.pool.run(1)
     assert told == ["first"]
@@ -467,8 +471,8 @@ def test_whoever_comes_while_the_index_is_written_waits_for_what_the_next_work_b
 def test_whoever_waits_for_the_key_index_is_served_after_other_work_at_once(rig_plain: Rig_plain) -> None:
     told: list[str] = []
     append_keyed(rig_plain, "k1")
-    rig_plain.pass_time(PEOPLE_S)
-    rig_plain.upkeep.index_now(lambda: told.append("done"))
+    rig_plain.pass_time(EXPORT_S)
+    rig_plain.maintenance.index_now(lambda: told.append("done"))
     assert len(rig_plain.pool) == 1
 
     rig_plain.work()

@@ -41,7 +41,7 @@ def room() -> Room:
 
 def held(peer: Peer) -> int:
     unread: Unread = peer.connection._answers
-    return unread.held
+    return unread.memory
 
 
 def test_answers_that_are_taken_at_once_cost_nothing(room: Room) -> None:
@@ -58,10 +58,10 @@ def test_a_write_counts_until_its_last_byte_is_taken(room: Room) -> None:
     assert 100 * KIB + WRITE_OVERHEAD + BUFFER_OVERHEAD <= cost < 101 * KIB
 
     peer.transport.take(99 * KIB)
-    peer.connection.check_patience(1.0, PeerLimits(10.0, 30.0))
+    peer.connection.check_timeouts(1.0, PeerLimits(10.0, 30.0))
     assert room.budget.used == cost
     peer.transport.take(2 * KIB)
-    peer.connection.check_patience(2.0, PeerLimits(10.0, 30.0))
+    peer.connection.check_timeouts(2.0, PeerLimits(10.0, 30.0))
 
     assert room.budget.used == 0
 

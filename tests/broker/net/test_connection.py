@@ -423,7 +423,7 @@ def service_hold() -> FakeService:
     made = FakeService()
 
     def first(connection: Connection, request_id: int, _payload: Any) -> object:
-        connection.hold()
+        connection.suspend()
         made.later.append((connection, request_id))
         return DEFERRED
 
@@ -434,7 +434,7 @@ def service_hold() -> FakeService:
 def answer(service_hold: FakeService) -> None:
     connection, request_id = service_hold.later.pop()
     connection.reply(request_id, "first")
-    connection.go_on()
+    connection.resume()
 
 
 def test_what_came_in_the_same_read_is_served_behind_the_answer(service_hold: FakeService) -> None:
@@ -631,7 +631,7 @@ def wait(service: FakeService, peer: Peer, seconds: float) -> None:
     end = service.time + seconds
     while service.time < end:
         service.time = min(service.time + 1.0, end)
-        peer.connection.check_patience(service.time, PeerLimits(HELLO_S, STALL_S))
+        peer.connection.check_timeouts(service.time, PeerLimits(HELLO_S, STALL_S))
 
 
 def told(peer: Peer) -> list[tuple[int, int]]:

@@ -70,7 +70,7 @@ def test_what_is_no_hint_is_refused(hint: bytes) -> None:
 def test_the_first_offset_behind_a_position_is_known(position: int, offset: int) -> None:
     queue = queue_of([(3, 1, 0), (3, 1, 0), (3, 1, 0)])  # at 0, 16 and 32
 
-    assert queue.first_behind(position) == offset
+    assert queue.first_after(position) == offset
 
 
 def test_memory_holds_a_batch_in_twenty_bytes_and_never_forgets_one() -> None:

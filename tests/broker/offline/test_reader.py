@@ -90,7 +90,7 @@ async def test_the_rows_are_those_of_the_broker_that_wrote_the_directory(
             await asyncio.sleep(15)
     async with InMemoryBroker(data_dir=str(data), **SETTINGS) as broker, Client(broker) as client:
         await live(client, chance)
-        told = await of_broker(client)
+        listed_keys = await of_broker(client)
         some = await of_broker(client, expression="a")
         durable, store_id = broker.broker._store.log.durable, client.hello.store_id
         shutil.copytree(data, torn)  # as kill -9 leaves it
@@ -103,11 +103,11 @@ async def test_the_rows_are_those_of_the_broker_that_wrote_the_directory(
         before = files_of(path)
         with OfflineLog(str(path)) as log:
             assert log.stores.current == store_id
-            assert await of_log(log, max_bytes=chance.choice([1, 3000, 1 << 20])) == told
+            assert await of_log(log, max_bytes=chance.choice([1, 3000, 1 << 20])) == listed_keys
             assert await of_log(log, expression="a") == some
         assert files_of(path) == before, "nothing is written"
     assert (int(segment_files(data)[0].name) > 0) == bool(retention_bytes), "the script does what it is for"
-    assert any(kept.generation > 3 for kept in told.values())
+    assert any(kept.generation > 3 for kept in listed_keys.values())
 
 
 def tear(path: Path, end: int, chance: Random) -> None:
@@ -236,12 +236,12 @@ async def test_times_lie_where_the_broker_says(memory_path: Path) -> None:
         for i in range(8):
             times.append((await client.send(b"%d" % i * 900, b"x")).stored_at)
         asked = [messages.OffsetsAt(time + step, refs) for time in times for step in (-1, 0, 1)]
-        told = [await client.request(Op.OFFSETS_AT, at) for at in asked]
+        listed_keys = [await client.request(Op.OFFSETS_AT, at) for at in asked]
 
     with OfflineLog(str(memory_path)) as log:
         found = [log.request(Op.OFFSETS_AT, at) for at in asked]
 
-    assert [each[:2] for each in found] == [each[:2] for each in told]
+    assert [each[:2] for each in found] == [each[:2] for each in listed_keys]
     assert [each[2][0] for each in found] == [QueueNotFound.code] * len(asked)
 
 

@@ -36,7 +36,7 @@ def test_rings_are_counted_whatever_happens_to_their_producers() -> None:
         other.apply(row, 0.0)
 
     for made in (table, other):
-        assert made.used_bytes == sum(len(line.ring) for line in made._lines.values()) > 0
+        assert made.used_bytes == sum(len(line.ring) for line in made._producers.values()) > 0
     assert len(table) == 2
 
 
@@ -50,7 +50,7 @@ def test_beyond_the_budget_the_longest_idle_are_known_by_their_last_number_only(
     fill(table, 9, now=2.0)
 
     assert table.used_bytes == 7 * RING
-    assert [producer for producer, line in table._lines.items() if not line.ring] == [2, 3]
+    assert [producer for producer, line in table._producers.items() if not line.ring] == [2, 3]
     assert table.admit(2, 0, 256, 7, now=2.0) is None
     with pytest.raises(SequenceConflict, match="whether it was stored is not known any more"):
         table.admit(2, 0, 255, 7, now=2.0)

@@ -455,7 +455,7 @@ def test_a_thousand_full_windows_fit_into_16_mib() -> None:
     for producer in range(1, 1001):
         table.record(producer, 0, *known(255), now=0.0)
 
-    assert sum(len(line.ring) for line in table._lines.values()) <= 16 << 20
+    assert sum(len(line.ring) for line in table._producers.values()) <= 16 << 20
 
 
 WINDOW = 4

@@ -378,7 +378,7 @@ def origin(position: int) -> int:
 def test_what_was_parked_and_not_delivered_waits() -> None:
     log = DeferredLog()
     for position, due_at in [(8, 50), (16, 20), (24, 30)]:
-        log.parked(header(position, due_at))
+        log.deferred(header(position, due_at))
 
     assert log.delivered(origin(16))
 
@@ -388,7 +388,7 @@ def test_what_was_parked_and_not_delivered_waits() -> None:
 def test_what_comes_before_a_delivered_batch_was_passed() -> None:
     log = DeferredLog()
     for position, due_at in [(8, 50), (16, 20), (24, 30)]:
-        log.parked(header(position, due_at))
+        log.deferred(header(position, due_at))
 
     assert log.delivered(origin(24))
 
@@ -397,7 +397,7 @@ def test_what_comes_before_a_delivered_batch_was_passed() -> None:
 
 def test_a_copy_of_something_else_is_no_delivery() -> None:
     log = DeferredLog()
-    log.parked(header(16, 20))
+    log.deferred(header(16, 20))
 
     assert [log.delivered(origin(position)) for position in (8, 24, 1 << 40)] == [False] * 3
     assert left(log) == [(20, 16)]
@@ -408,7 +408,7 @@ def test_a_checkpoint_tells_what_waits_and_how_far_delivery_was() -> None:
     log.apply(DelaysReached(20, 16))
     log.apply(DelaysWaiting(ENTRY.pack(30, 24, 1, 1) + ENTRY.pack(50, 8, 1, 1)))
     log.apply(DelaysWaiting(ENTRY.pack(60, 4, 1, 1)))
-    log.parked(header(32, 55))
+    log.deferred(header(32, 55))
 
     assert not log.delivered(origin(16))
     assert log.delivered(origin(24))
@@ -420,10 +420,10 @@ def test_a_checkpoint_tells_what_waits_and_how_far_delivery_was() -> None:
 def test_what_a_snapshot_has_reached_does_not_wait() -> None:
     """Segments that begin with a snapshot tell the watermark only."""
     log = DeferredLog()
-    log.parked(header(8, 20))
+    log.deferred(header(8, 20))
     log.apply(DelaysReached(20, 8))
     log.apply(DelaysReached(10, 16))
-    log.parked(header(24, 20))
+    log.deferred(header(24, 20))
 
     table = DelayTable()
     log.fill(table)
@@ -437,7 +437,7 @@ def test_what_was_delivered_takes_no_memory(tidy: int) -> None:
     log = DeferredLog(tidy)
 
     for i in range(1, 500):
-        log.parked(header(8 * i, i))
+        log.deferred(header(8 * i, i))
         assert log.delivered(origin(8 * i))
         assert len(log._positions) <= tidy + 3
 
@@ -456,7 +456,7 @@ def test_any_log_says_what_a_broker_that_never_stopped_would(data: st.DataObject
         if data.draw(st.booleans()) or not len(table):
             entry = DeferredBatch(table.earliest(data.draw(st.integers(1, 9))), end, len(DATA), 1)
             table.add(entry)
-            log.parked(header(end, entry.due_at))
+            log.deferred(header(end, entry.due_at))
         else:
             (first,) = table.page(DeliveryMark(), 1)
             table.reach(DeliveryMark(*first[:2]))

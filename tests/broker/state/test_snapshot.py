@@ -151,7 +151,7 @@ def test_people_are_told_of_topics_leases_and_offsets_and_where_that_was(memory_
     tables.fill()
     opened.append(b"a")
 
-    told = tables.snapshot(opened).for_people()
+    told = tables.snapshot(opened).for_export()
 
     assert documents(told) == documents(tables.snapshot(opened).changes(rings=False))
     assert not any(isinstance(change, QueueBounds) for change in told)

@@ -249,7 +249,7 @@ def test_dropping_segments_removes_their_files(tmp_path: Path) -> None:
     for run in (b"1234", b"5678", b"90"):
         append(log, run)
 
-    log.drop_behind(0)
+    log.drop_after(0)
 
     assert names(tmp_path) == [0]
     assert log.segment_at(100) is log.segments[0]

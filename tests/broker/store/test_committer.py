@@ -265,12 +265,12 @@ def test_the_log_is_behind_the_tables_until_a_change_is_written(rig: Rig) -> Non
     rig.break_disk()
     rig.committer.record(Committed("g", *ORDERS, 1))
     rig.loop.turn()
-    assert rig.committer.behind
+    assert rig.committer.has_unwritten
 
     rig.files.heal()
     rig.loop.fire()
 
-    assert not rig.committer.behind
+    assert not rig.committer.has_unwritten
 
 
 def test_an_answer_alone_also_waits_for_a_failed_write_of_others(rig: Rig) -> None:

@@ -451,7 +451,7 @@ def stage(opened: Opened, data: bytes, *, due_at: int = DUE, origin: int = 0) ->
 def test_a_parked_batch_has_a_place_and_no_offset(memory_path: Path) -> None:
     opened = Opened(memory_path)
     data, told = delayed(b"a", b"b", level=1, index_keys=[["k"], []]), []
-    opened.store.on_parked = told.append
+    opened.store.on_deferred = told.append
 
     placed = stage(opened, data)
     assert opened.store.delays.batches == 0

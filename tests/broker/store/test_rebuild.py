@@ -247,7 +247,7 @@ def test_messages_of_a_deleted_topic_do_not_come_back_with_its_name(memory_path:
 def test_changes_are_shown_in_order_and_queue_bounds_are_the_stores_own(memory_path: Path) -> None:
     opened = Opened(memory_path)
     made = [TopicMade("orders", 1, 4, 4, 0), LeaseGranted("g", "orders", 0, b"s" * 16, "m", 5)]
-    opened.store.stage_changes([*made, *opened.store.holds()])
+    opened.store.stage_changes([*made, *opened.store.queue_bounds()])
     opened.append(b"a")
     opened.checkpoint()
     opened.store.abandon()

@@ -245,14 +245,14 @@ class Target:
         broker = self.memory.broker
         assert broker.budget.used == 0, f"{broker.budget.used} bytes are still held"
         assert broker._connections == {self.witness.connection}
-        assert not broker._pulls._waiting and not broker._holds.all()
+        assert not broker._pulls._waiting and not broker._parked_pulls.all()
         self.let_go()
 
     def _check_stalled(self, peer: FuzzPeer, answers: list[list[Any]]) -> None:
         """The ping was swallowed by a frame that announces more than came: its time runs out."""
         if not peer.connection.closing:
             assert peer.connection._reader.unfinished, f"a ping was not answered, but {answers}"
-            peer.connection.check_patience(self.now + 1000.0, LIMITS)
+            peer.connection.check_timeouts(self.now + 1000.0, LIMITS)
             answers = peer._frames()
             assert peer.connection.closing
             assert answers[-1][3][0] in (FrameStalled.code, HelloTimeout.code)
@@ -290,7 +290,7 @@ class Target:
         broker = self.memory.broker
         for _ in range(7):
             self.now += 0.9
-            broker._serving.tick()
+            broker._handlers.tick()
         self.witness.give(b"")  # what ended goes to the log now, not with the next input
         assert len(broker._sessions._sessions) == 1
         assert not self._leases()

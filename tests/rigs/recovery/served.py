@@ -184,7 +184,7 @@ async def describe(broker: Broker) -> Found:
             for row in broker._ledger.suspects.rows()
         },
         failing=sorted((change for change in broker._ledger.rows() if not isinstance(change, Committed)), key=repr),
-        producers={of: (line.epoch, line.last, _fates(line)) for of, line in broker._producers._lines.items()},
+        producers={of: (line.epoch, line.last, _fates(line)) for of, line in broker._producers._producers.items()},
         keys=await _keys(broker),
         waiting=broker._store.delays.page(DeliveryMark(), 1 << 20),
     )
@@ -222,7 +222,7 @@ def _fates(line: Any) -> dict[int, Any]:
 
 async def _keys(broker: Broker) -> dict[str, tuple[list[int], list[IndexGap]]]:
     store, indexed = broker._store, asyncio.Event()
-    broker._upkeep.index_now(indexed.set)
+    broker._maintenance.index_now(indexed.set)
     await indexed.wait()
     starts = [extent.start for extent in store.log.extents()]
     ranges = list(zip(starts, [*starts[1:], store.log.written], strict=True))
