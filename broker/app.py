@@ -1,8 +1,8 @@
 """
-The composition root: one broker, from its settings to a served port and back.
+The broker: from its settings to an open port and back.
 
-Start: take the directory, recover the log, raise the log epoch and make that durable, then open the port. Stop:
-close the port, commit what was accepted, write the answers, tell the clients, sync, let the directory go.
+Start: lock the directory, recover the log, raise the log epoch and make that durable, then open the port. Stop:
+close the port, commit what was accepted, write the replies, notify the clients, sync, unlock the directory.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ class Broker:
             raise
 
     def _abandon(self) -> None:
-        """A start that failed leaves nothing behind but the log."""
+        """Undo a failed start; only the log remains."""
         if self._flusher is not None:
             self._flusher.stop()
         for pool in self._pools:
@@ -292,7 +292,7 @@ class Broker:
         return [lease.ended() for lease in ended]
 
     async def _lower_grace(self, old_s: float) -> None:
-        """Whoever knew a longer grace is back or gone when that is over: the next start need not wait for it."""
+        """Record the shorter grace once clients that knew the longer one are back or gone."""
         await asyncio.sleep(old_s + SECOND_S)
         self._grace_s = self.config.grace_s
         self._committer.record(self._store.history.started(self.config.grace_s))

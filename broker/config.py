@@ -1,8 +1,4 @@
-"""
-Everything an operator may set; loaded from ``conf/broker.toml``, then the environment, then flags.
-
-The levels of delay as an operator writes them: ``1s 5s 10s 30s 1m``, from level 1 on.
-"""
+"""The settings of a broker, loaded from ``conf/broker.toml``, then the environment, then flags."""
 
 from __future__ import annotations
 
@@ -29,10 +25,10 @@ class BrokerConfig:
     listen: str = _setting("127.0.0.1:10911", "host:port to bind; port 0 picks a free one")
     data_dir: str = _setting("", "where the log lies; empty means $RMQ_HOME or ~/.rmq/data")
     name: str = _setting("rmq", "this broker's name in routes")
-    cluster: str = _setting("default", "the cluster's name, told to clients")
+    cluster: str = _setting("default", "the cluster's name, sent to clients")
     flush: str = _setting("sync", "sync: acknowledge after fdatasync; async: at once, synced later")
     flush_interval_s: float = _setting(0.5, "async only: sync at least this often")
-    segment_bytes: int = _setting(1 << 30, "a log segment that has reached this is closed, unless the disk lags behind")
+    segment_bytes: int = _setting(1 << 30, "a log segment that has reached this is closed, unless the disk is too slow")
     index_file_entries: int = _setting(300_000, "entries of one file of a queue's index")
     recent_bytes: int = _setting(32 << 20, "the newest part of the log that is kept in memory")
     read_threads: int = _setting(2, "threads that read what is not in memory")
@@ -105,7 +101,7 @@ class BrokerConfig:
                 return Path(self.data_dir).expanduser()
             home = os.environ.get("RMQ_HOME")
             return Path(home).expanduser() if home else Path.home() / ".rmq" / "data"
-        except RuntimeError as error:  # a ~ of nobody, or nobody's home
+        except RuntimeError as error:  # a ~ of an unknown user, or a user without a home
             where = self.data_dir or os.environ.get("RMQ_HOME") or "~/.rmq/data"
             raise ConfigError(f"{where} has a ~ whose home folder is not known: write the data_dir out") from error
 
@@ -130,7 +126,7 @@ def parse_levels(text: str) -> tuple[int, ...]:
     How long each level is, in microseconds.
 
     Raises:
-        ConfigError: there is none, one is no length of time, or there are more than a batch can name.
+        ConfigError: there are none, one is not a length of time, or there are more than a batch can name.
     """
     levels = tuple(map(_level, text.split()))
     if not 1 <= len(levels) <= MAX_LEVELS:

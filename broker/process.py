@@ -1,14 +1,10 @@
 """
-What the operating system says of this process.
+The process as the operating system sees it: its memory, its processor time, and how many files it may have open.
 
-How many files may be open, and how many connections that allows.
-
-Memory that was freed stays with the process, for the next frame.
-
-A frame of a megabyte has a buffer of its own, which lives as long as its batches are among the newest. C's allocator
-would give such a buffer back to the system, and get another one, whose pages the system has to fill with zeros first:
-that takes longer than receiving the bytes. What a peak took may so stay with the process, which the limits of the
-broker bound.
+Freed memory is kept for the next frame. A frame of a megabyte has a buffer of its own, which lives as long as its
+batches are among the newest. The C allocator would return such a buffer to the system and get another one, whose pages
+the system has to fill with zeros first: that takes longer than receiving the bytes. What a peak took may so stay with
+the process, which the limits of the broker bound.
 """
 
 from __future__ import annotations
@@ -27,7 +23,7 @@ _STATM: Final = Path("/proc/self/statm")  # of Linux
 
 
 def resident_bytes(statm: Path = _STATM) -> int | None:
-    """The memory that the process has in use; None where the system does not tell."""
+    """The memory that the process has in use; None where the system does not say."""
     try:
         pages = int(statm.read_text().split()[1])
     except (OSError, IndexError, ValueError):
@@ -41,7 +37,7 @@ def cpu_s() -> float:
 
 
 log = get_broker_logger(__name__)
-RESERVED: Final = 100  # for the log, its indexes, and those who are told why they may not stay
+RESERVED: Final = 100  # for the log, its indexes, and connections that are being refused
 FEWEST: Final = 16
 
 
@@ -63,7 +59,7 @@ def raise_open_files() -> int:
 
 
 def possible_connections(wanted: int) -> int:
-    """As many as wanted (0: no bound of its own) and possible: beyond that nobody could be told why."""
+    """As many as wanted (0: no bound of its own) and possible: beyond that no connection could be given a reason."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     possible = sys.maxsize if soft == resource.RLIM_INFINITY else max(soft - RESERVED, FEWEST)
     return min(wanted, possible) if wanted else possible
@@ -76,7 +72,7 @@ _MMAP_THRESHOLD: Final = -3
 
 
 def keep_freed_memory() -> bool:
-    """Set this process up; says whether its allocator can be told (glibc's can)."""
+    """Set this process up; return whether its allocator can be configured (glibc's can)."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
         return False

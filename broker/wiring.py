@@ -1,4 +1,4 @@
-"""All that answers requests, put together: one handler for each operation over the same tables."""
+"""The handlers of all operations, built over the same tables and connected with each other."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Tables(NamedTuple):
 
 
 class Handlers:
-    """The handlers, and what they have to tell each other. ``stats`` is asked for numbers of the rest of the broker."""
+    """Builds the handlers and connects them. ``stats`` collects the numbers of the whole broker."""
 
     def __init__(
         self, config: BrokerConfig, store: MessageStore, tables: Tables, loop: asyncio.AbstractEventLoop, *,
@@ -136,7 +136,7 @@ class Handlers:
         self.by_op = self._routes(stats)
 
     def _connect(self, notices: Notices) -> None:
-        """Tell the handlers of each other."""
+        """Connect the handlers with each other."""
         tables, topics = self._tables, self.topics
         beginnings = StartOffsets(
             tables.topics, tables.members, self.progress, held=tables.locks.topics, end=self._store.end_since

@@ -1,8 +1,9 @@
 """
-What people do about dead letters: look at them, have them delivered again, or drop them.
+Dead letters as operators handle them: listed, delivered again, or dropped.
 
-A replayed dead letter is copied, and known as replayed, in one write; so is it once only, whoever asks again and
-whatever the broker went through in between. Copies lie in the order of the request. Each message has its own result.
+A dead letter is replayed and known as replayed in one write; so it is replayed once only, however often it is requested
+and whatever the broker went through in between. Copies lie in the order of the request; each message has its own
+result.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ class _Replay:
 
 
 class DeadAdminHandler:
-    """The dead letters of all groups, as people see them."""
+    """Serves the dead letters of all groups to operators."""
 
     def __init__(
         self, store: MessageStore, *, topics: TopicTable, ledger: Ledger, committer: Committer, copy_queue: CopyQueue,
@@ -102,7 +103,7 @@ class DeadAdminHandler:
     # ---- questions
 
     def list_dead(self, connection: Connection, request_id: int, payload: Any) -> object:
-        """The groups behind a name that have dead letters."""
+        """List the groups after a name that have dead letters."""
         after = decode(ListDead, payload).after
         found = [topic for topic in self._topics.all() if topic.name.startswith(names.DEAD_LETTERS)]
         page = [topic for topic in found if topic.name.removeprefix(names.DEAD_LETTERS) > after][:PAGE_GROUPS]

@@ -1,4 +1,4 @@
-"""LIST_DELAYS: the batches that wait for their time, page by page, as they become due."""
+"""LIST_DELAYS: deferred batches that wait for their time, page by page, in the order of delivery."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class DelayHandler:
         self._pool = pool
 
     def list_delays(self, connection: Connection, request_id: int, payload: Any) -> object:
-        """A page; the answer follows when its headers are read."""
+        """Reply with a page once its headers are read."""
         ask = decode(ListDelays, payload)
         if not 1 <= ask.limit <= MAX_ROWS:
             raise BadRequest(f"a page has 1 to {MAX_ROWS} batches, not {ask.limit}")
         if not (0 <= ask.due_at < layout.MAX_TIME and 0 <= ask.position < layout.MAX_POSITION):
-            raise BadRequest(f"no batch waits behind ({ask.due_at}, {ask.position})")
+            raise BadRequest(f"no batch waits after ({ask.due_at}, {ask.position})")
         table = self._store.delays
         entries = table.page(DeliveryMark(ask.due_at, ask.position), ask.limit + 1)
         is_last = len(entries) <= ask.limit
@@ -54,7 +54,7 @@ class DelayHandler:
 
 
 def rows_of(entries: Sequence[DeferredBatch], reader: LogReader, topic: str | None, stores: StoreIds) -> list[DelayRow]:
-    """What the headers tell of batches; those of other topics, damaged or not yet durable are left out."""
+    """Return rows from the headers of batches; those of other topics, damaged or not yet durable are left out."""
     rows = []
     with reader:
         for entry in entries:

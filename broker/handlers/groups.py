@@ -1,18 +1,16 @@
 """
-Groups: who is in, who holds which queue, and what silence ends.
+Groups: membership, leases, what silence ends, and where a group begins.
 
-A grant and an unlock are answered when the change is in the log. Whoever loses a queue without giving it back leaves
-a mark if it had messages in hand: see :mod:`~rmq.broker.state.crash_suspects`. All groups work under leases but for
+A grant and a release are replied to when the change is in the log. A member that loses a queue without releasing it
+leaves a mark if it had messages in hand: see :mod:`~rmq.broker.state.crash_suspects`. All groups work under leases but
 broadcasting ones, which have none.
 
-Where a group begins in a queue it has no progress in, as far as the broker has a say: so that nothing falls between.
-
-A group that begins at the end of a topic does so once, when the first of its members names that topic: the ends of all
+:class:`StartOffsets` decides where a group begins in a queue without progress, so that no message falls between. A
+group that begins at the end of a topic does so once, when the first of its members names that topic: the ends of all
 queues become its progress in one step. A queue that is made while a group subscribes to its topic has the group's
-progress 0 from its first moment. So a queue without progress is younger than the group, and read from its beginning by
-whoever gets it, however late that member came.
-
-What a group failed at is its own from the first message on: its retry topic is never begun at the end.
+progress 0 from its first moment. So a queue without progress is younger than the group, and its owner reads it from
+the beginning, however late that member came. The retry topic of a group is never begun at the end: what the group
+failed at belongs to it from the first message on.
 """
 
 from __future__ import annotations
@@ -100,7 +98,7 @@ class GroupHandler:
             from_end = [topic for topic in request.from_end if topic in request.subscriptions]
             self.begins(request.group, from_end, session.id, request.log_epoch)
         topics = [self._topic_info(topic) for topic in request.subscriptions if self._topics.get(topic) is not None]
-        self._committer.when_durable(  # a topic is told only when it is durable; who is in, as it is then
+        self._committer.when_durable(  # topics are reported when durable, with the members of that moment
             lambda: connection.reply(
                 request_id, JoinReply(self._members.members(request.group), topics, self._members.version)
             )
@@ -130,7 +128,7 @@ class GroupHandler:
         request = decode(Acquire, payload)
         names.check_group(request.group)
         session = session_of(connection)
-        now = self.expire()  # whoever is found to be silent leaves its group too, not only the queue that is asked for
+        now = self.expire()  # silent members leave their group, too, not only the queue that is asked for
         if not self._members.is_member(request.group, session.id):
             raise NotAMember(f"join the group {request.group!r} before asking for its queues")
         mode = self._members.mode(request.group)
@@ -176,7 +174,7 @@ class GroupHandler:
         """
         Keep leases; one that is not held any more is refused.
 
-        That a member is leaving is recorded, and answered when it is durable: how it ends then is no crash.
+        That a member is leaving is recorded, and replied to when durable: its end does not count as a crash then.
         """
         check_entries(payload, 1)
         request = decode(Renew, payload)
@@ -209,7 +207,7 @@ class GroupHandler:
         return announced
 
     def release(self, connection: Connection, request_id: int, payload: Any) -> object:
-        """Commit and give back; giving back what is not held is no error."""
+        """Commit and release; a lease that the member does not have is ignored."""
         check_entries(payload, 1)
         request = decode(Release, payload)
         names.check_group(request.group)
@@ -236,14 +234,14 @@ class GroupHandler:
         self._notices.lease_free(group, queue)
 
     def lock_status(self, connection: Connection, request_id: int, payload: Any) -> object:
-        """The leases as people see them."""
+        """Reply with the leases of one group or of all."""
         group = decode(LockStatus, payload).group
         if group is not None:
             names.check_group(group)
         return [self.lock_row(lease) for lease in self._locks.rows(group, now=self._now())]
 
     def lock_row(self, lease: Lease) -> LockRow:
-        """A lease as people see it."""
+        """Return a lease as operators see it."""
         now = self._now()
         session = self._sessions.get(lease.session)
         expires_in = lease.renewed_at + self._locks.lease_s - now
@@ -263,13 +261,13 @@ class GroupHandler:
         )  # fmt: skip
 
     def _failing(self, lease: Lease) -> str:
-        """Which message keeps the owner of a queue from going on."""
+        """Describe which message keeps the owner of a queue from continuing."""
         offset, attempts = self._ledger.attempts.get(lease.group, lease.queue)
         mark = self._ledger.suspects.get(lease.group, lease.queue)
-        told = f", retrying offset {offset} (attempt {attempts + 1})" if attempts else ""
+        text = f", retrying offset {offset} (attempt {attempts + 1})" if attempts else ""
         if mark.abandoned:
-            told += f", offset {mark.suspect_offset} abandoned {mark.abandoned} times"
-        return told + (f", careful until {mark.careful_until}" if mark.is_careful else "")
+            text += f", offset {mark.suspect_offset} abandoned {mark.abandoned} times"
+        return text + (f", careful until {mark.careful_until}" if mark.is_careful else "")
 
     def revoke(self, group: str, queues: Sequence[MessageQueue], why: str) -> None:
         """Take queues from their owners, for a reason that is none of their fault."""
@@ -308,7 +306,7 @@ class GroupHandler:
         return now
 
     def _forgive(self, now: float) -> None:
-        """If the broker itself was stopped or suspended, that time is taken from nobody: all may be waiting for it."""
+        """Extend all deadlines by the time the broker itself was suspended: clients may be waiting for it."""
         gap_s, self._looked_at = now - self._looked_at, now
         if gap_s > LATE_S:
             log.warning("broker.was_silent", seconds=round(gap_s, 1))
@@ -320,7 +318,7 @@ class GroupHandler:
         """Free leases; who let the last one of a group expire is silent: the others share its queues at once."""
         silent: dict[tuple[str, bytes], str] = {}
         for lease in self._locks.expire(now=now):
-            if lease.revoked:  # nobody could renew it: its session need not be silent
+            if lease.revoked:  # its owner could not renew it: the session need not be silent
                 self._freed(lease.group, lease.queue, lease.epoch, "revoked")
                 continue
             self._abandoned(lease, "expired")
@@ -365,7 +363,7 @@ class StartOffsets:
 
     def joined(self, group: str, from_end: Iterable[str], session: bytes, log_epoch: int) -> None:
         """
-        A member named topics for the first time, and wants their end: record it, if nobody was there before.
+        Record the end of topics that a member names for the first time, unless the group was there before.
 
         A member that belonged to the group under ``log_epoch``, of which this log knows nothing, was there before: it
         begins at what has been stored since the two logs parted.
@@ -384,10 +382,10 @@ class StartOffsets:
                 log.info("group.begins_at_end", group=group, topic=name, queues=len(queues))
 
     def made(self, topic: Topic, first: int) -> None:
-        """A topic was made, or grew, from queue ``first`` on: whoever subscribes to it reads those from 0."""
+        """Record progress 0 of all subscribing groups in the new queues of a topic, from ``first`` on."""
         groups = set(self._members.subscribing(topic.name))
         if topic.name.startswith(names.RETRIES):
-            groups.add(topic.name.removeprefix(names.RETRIES))  # also if none of its members is here just now
+            groups.add(topic.name.removeprefix(names.RETRIES))  # even without a member at the moment
         for group in sorted(groups):
             for queue_id in range(first, topic.queues):
                 self._progress.begin_at(group, MessageQueue(topic.name, queue_id), 0)

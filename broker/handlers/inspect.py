@@ -1,11 +1,8 @@
 """
-LIST_GROUPS and DESCRIBE_GROUP: groups as people look at them, in answers that fit a frame and a moment.
+Questions of operators: groups (LIST_GROUPS, DESCRIBE_GROUP), members (MEMBER_INFO, RUNNING_INFO) and STATS.
 
-MEMBER_INFO and RUNNING_INFO: a member is asked what it does, over its own connection, and whoever wants to know waits.
-
-Nothing runs meanwhile: what is waited for stands in a table, and the broker's tick ends what takes too long.
-
-STATS: how the broker is, in numbers.
+Replies about groups fit a frame and are made in a moment. A member is asked over its own connection while the operator
+waits: the question stands in a table meanwhile, and the broker's tick ends what takes too long.
 """
 
 from __future__ import annotations
@@ -87,7 +84,7 @@ class GroupAdminHandler:
         self._most = most
 
     def list_groups(self, connection: Connection, request_id: int, payload: Any) -> object:
-        """The groups behind a name, as many as go into one answer without keeping the others waiting."""
+        """Reply with the groups after a name, as many as fit one reply without delaying other connections."""
         after = decode(ListGroups, payload).after
         self._progress.flush_riding()  # what rides on pulls is progress, and a group may have no other
         leases = self._locks.by_group(now=self._now())
@@ -102,7 +99,7 @@ class GroupAdminHandler:
         return self._later(connection, request_id, page)
 
     def _names_after(self, after: str, alive: set[str]) -> Iterator[str]:
-        """The groups behind a name, in order: those that have progress, and others."""
+        """Return the groups after a name, in order: those that have progress, and others."""
         known = self._offsets.names()
         first = bisect_right(known, after)
         others = sorted(group for group in alive if group > after)
@@ -128,21 +125,21 @@ class GroupAdminHandler:
         self.require(group, leases)
         topics = self._topics_of(group, leases)
         queues, more_queues = self._queues(topics if topic is None else topics & {topic}, self._most.described)
-        told_of = set(queues)
-        rows = {lease.queue: self._groups.lock_row(lease) for lease in leases if lease.queue in told_of}
+        described = set(queues)
+        rows = {lease.queue: self._groups.lock_row(lease) for lease in leases if lease.queue in described}
         silent = set(self._members.silent(group))
         members = sorted(self._members.of_group(group), key=_name) + sorted(silent, key=_name)
-        told = members[: self._most.members]
+        listed = members[: self._most.members]
         held = Counter(lease.session for lease in leases)
         answer = GroupDescription(
-            group, *self._mode(group), len(members) - len(told), more_queues, self._subscribed(group),
-            [self._member(member, held[member.session.id], is_silent=member in silent) for member in told],
+            group, *self._mode(group), len(members) - len(listed), more_queues, self._subscribed(group),
+            [self._member(member, held[member.session.id], is_silent=member in silent) for member in listed],
             [self._queue(group, queue, rows.get(queue)) for queue in queues],
         )  # fmt: skip
         return self._later(connection, request_id, answer)
 
     def require(self, group: str, leases: Iterable[Lease] = ()) -> None:
-        """Refuse a group that nobody is in, and that never got anywhere."""
+        """Refuse a group that has neither members nor progress."""
         if not (self._members.sessions(group) or self._members.silent(group) or self._offsets.topics(group) or leases):
             raise GroupNotFound(f"there is no group {group!r}: `rmq-admin group list` shows those that exist")
 
@@ -175,12 +172,12 @@ class GroupAdminHandler:
 
     def _queue(self, group: str, queue: MessageQueue, row: LockRow | None = None) -> GroupQueue:
         index, committed = self._store.queue(queue), self._offsets.get(group, queue)
-        told = GroupQueue(*queue, index.min_offset, index.readable, committed, self._lag(group, queue))
+        state = GroupQueue(*queue, index.min_offset, index.readable, committed, self._lag(group, queue))
         if row is not None:
-            told = told._replace(owner=row.owner, epoch=row.epoch, lease_left_s=row.expires_in_s, state=row.state)
+            state = state._replace(owner=row.owner, epoch=row.epoch, lease_left_s=row.expires_in_s, state=row.state)
         retry_offset, attempts = self._ledger.attempts.get(group, queue)
         mark = self._ledger.suspects.get(group, queue)
-        return told._replace(
+        return state._replace(
             retry_offset=retry_offset,
             attempts=attempts,
             suspect_offset=mark.suspect_offset,
@@ -204,7 +201,7 @@ class GroupAdminHandler:
         )  # fmt: skip
 
     def _later(self, connection: Connection, request_id: int, answer: object) -> object:
-        # Topics and progress are told when they are durable, as everywhere.
+        # Topics and progress are reported when they are durable, as everywhere.
         self._committer.when_durable(lambda: connection.reply(request_id, answer))
         return DEFERRED
 
@@ -261,7 +258,7 @@ class RunningInfoHandler:
         assert session is not None  # the connection serves nothing before the hello
         now = self._now()
         if not self._inquiries.expects(token, session.id, now=now):  # before time is spent on looking at it
-            raise BadRequest("nobody waits for this answer: it comes too late, or this session was not asked")
+            raise BadRequest("no request waits for this answer: it comes too late, or this session was not asked")
         inquiry = self._inquiries.answer(token, session.id, _packed(info), now=now)
         assert inquiry is not None  # it is expected
         self._reply_if_over(inquiry)
@@ -327,7 +324,7 @@ Source = Callable[[], Mapping[str, Any]]
 
 
 class StatsHandler:
-    """Asks each part of the broker for its numbers; ``sources`` gives each a name. Of topics ``traffic`` tells."""
+    """Collects the numbers of each part of the broker; ``sources`` names the parts, ``traffic`` counts by topic."""
 
     def __init__(self, sources: Mapping[str, Source], traffic: Traffic) -> None:
         self._sources: dict[str, Source] = {**sources, "traffic": lambda: traffic.total()._asdict()}
@@ -340,7 +337,7 @@ class StatsHandler:
     def stats(self, connection: Connection, request_id: int, payload: Any) -> object:
         """All numbers, by part and name; as part ``topics``, those of the busiest topics if they are asked for."""
         topics = decode(Stats, payload).topics
-        told: dict[str, dict[str, Any]] = {part: dict(source()) for part, source in self._sources.items()}
+        numbers: dict[str, dict[str, Any]] = {part: dict(source()) for part, source in self._sources.items()}
         if topics > 0:
-            told["topics"] = {topic: flow._asdict() for topic, flow in self._traffic.busiest(topics).items()}
-        return told
+            numbers["topics"] = {topic: flow._asdict() for topic, flow in self._traffic.busiest(topics).items()}
+        return numbers

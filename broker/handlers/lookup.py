@@ -48,7 +48,7 @@ from ..store.message_store import MessageStore
 from .requests import check_entries
 
 INDEX_WAIT_S = 1.0  # a query waits for the index as long
-SEARCH_S = 2.0  # of one answer; the rest is asked for anew
+SEARCH_S = 2.0  # of one answer; the client asks for the rest
 MAX_AT_ONCE = 8  # questions of one connection: each answer may have 8 MiB
 
 Parts = list[Buffer]
@@ -229,7 +229,7 @@ def _check_query(request: QueryMessages) -> None:
     if not 1 <= request.limit <= MAX_FOUND:
         raise BadRequest(f"a query finds 1 to {MAX_FOUND} messages, not {request.limit}: ask several times")
     if not 0 <= request.before < 1 << 63:
-        raise BadRequest(f"{request.before} is no handle")
+        raise BadRequest(f"{request.before} is not a handle")
     for time in (request.since_us, request.until_us):
         if not NO_TIME <= time < MAX_TIME:
             raise BadRequest(f"the time {time} is not between 1970 and 9999")

@@ -1,9 +1,9 @@
 """
-What the members of a group are told unasked: who is in it, which leases became free, and what becomes of its topics.
+Pushes to the members of a group: who is in it, which leases became free, and what becomes of its topics.
 
-Changes are gathered for the rest of the loop turn, and a frame is packed once for all who get it. A list of members is
-as long as there are members to be told, so that a group is told at most once in 50 ms, a large one less often; the
-last change is always told.
+Changes are gathered for the rest of the loop turn, and a frame is packed once for all recipients. A list of members is
+as long as it has recipients, so that a group gets at most one in 50 ms, a large one fewer; the last change is always
+pushed.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from ..state.sessions import SessionTable
 
 QUIET_S: Final = 0.05  # between two lists of members to a group
 PUSHED_BYTES_S: Final = 64 << 20  # what lists of members to one group may cost beyond that
-MAX_FREE: Final = 64  # leases a turn that are told one by one
+MAX_FREE: Final = 64  # leases a turn that are pushed one by one
 
-NO_SESSION: Final = b""  # the session of nobody
+NO_SESSION: Final = b""  # matches no session
 
 
 class Notices:
-    """Gathers what changed in groups and tells it to those members that have a connection."""
+    """Gathers what changed in groups and pushes it to the members that have a connection."""
 
     def __init__(
         self, members: Membership, sessions: SessionTable,
@@ -39,12 +39,12 @@ class Notices:
         self._call_soon = call_soon
         self._call_later = call_later
         self._scheduled = False
-        self._changed: dict[str, bytes] = {}  # groups to be told who is in, and whose own answer tells it
-        self._quiet: set[str] = set()  # groups that were told a moment ago
+        self._changed: dict[str, bytes] = {}  # groups to be notified, and the session whose reply has the list
+        self._quiet: set[str] = set()  # groups that were notified a moment ago
         self._freed: dict[str, dict[MessageQueue, None]] = {}
 
     def members_changed(self, group: str, but: bytes = NO_SESSION) -> None:
-        """Somebody came or went. ``but`` has just joined: the answer to that is newer than all that came before."""
+        """Announce a new list of members. ``but`` has just joined: its reply has a newer list than any push before."""
         self._changed[group] = but
         if group not in self._quiet:
             self._schedule()
@@ -55,11 +55,11 @@ class Notices:
         self._schedule()
 
     def topic_changed(self, info: TopicInfo) -> None:
-        """A topic was made or has grown: whoever waits for it can begin."""
+        """Push a topic that was made or has grown to its subscribers: they can begin."""
         self._push_to_subscribers(info.topic, Push.TOPIC_CHANGED, info)
 
     def topic_deleted(self, gone: DeletedTopic) -> None:
-        """A topic is gone: whoever reads it can stop."""
+        """Push the end of a topic to its subscribers: they can stop."""
         self._push_to_subscribers(gone.topic, Push.TOPIC_DELETED, gone)
 
     def _push_to_subscribers(self, topic: str, push: Push, payload: TopicInfo | DeletedTopic) -> None:
@@ -85,24 +85,24 @@ class Notices:
             self._push_members(group, self._changed.pop(group))
 
     def _push_free(self, group: str, queues: Iterable[MessageQueue]) -> None:
-        told = b"".join(frames.pack(frames.PUSH, 0, Push.LEASE_FREE, (group, *queue)) for queue in queues)
+        free = b"".join(frames.pack(frames.PUSH, 0, Push.LEASE_FREE, (group, *queue)) for queue in queues)
         members: bytes | None = None
         for connection in self._connections(self._members.sessions(group)):
             if not connection.blocked:
-                connection.push_frame(told)
+                connection.push_frame(free)
                 continue
             # To one that does not read, the newest list says as much, and nothing piles up.
             members = members or self._list_of(group)
             connection.push_frame(members, ("members", group))
 
     def _push_members(self, group: str, but: bytes) -> None:
-        frame, told = self._list_of(group), 0
+        frame, sent = self._list_of(group), 0
         for connection in self._connections(id_ for id_ in self._members.sessions(group) if id_ != but):
             connection.push_frame(frame, ("members", group))
-            told += 1
-        if told:
+            sent += 1
+        if sent:
             self._quiet.add(group)
-            self._call_later(QUIET_S + told * len(frame) / PUSHED_BYTES_S, self._quiet_over, group)
+            self._call_later(QUIET_S + sent * len(frame) / PUSHED_BYTES_S, self._quiet_over, group)
 
     def _quiet_over(self, group: str) -> None:
         self._quiet.discard(group)

@@ -1,8 +1,8 @@
 """
-How far groups have come: commits, failed deliveries, announcements, resets; fenced by epochs.
+Progress of groups: commits, failed deliveries, announcements, resets; fenced by epochs.
 
-What is asked for in a request of its own is answered when its change is in the log. Progress that rides on pulls is
-gathered and reaches the log within ``offset_flush_s``.
+A change that has a request of its own is replied to when it is in the log. Progress that rides on pulls is gathered and
+reaches the log within ``offset_flush_s``.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ ReadableRange = Callable[[MessageQueue], tuple[int, int]]  # the offsets of a qu
 
 class ProgressHandler:
     """
-    What members say of the messages they process, and what people say of a group.
+    Records what members report of the messages they process, and what operators reset.
 
     ``revoke(group, queues, why)`` ends the leases of queues; it is set by the composition root.
     """
@@ -117,11 +117,11 @@ class ProgressHandler:
 
     def check_pull(self, session: bytes, group: str, queue: MessageQueue, epoch: int | None) -> None:
         """
-        Refuse who does not hold the lease, whatever the mode of the group is, or whether that is known.
+        Refuse a session without the lease, whatever the mode of the group is, or whether that is known.
 
         Raises:
-            GroupMismatch: nobody of the group can hold it: its members keep their own progress.
-            Fenced: somebody else may hold it.
+            GroupMismatch: the group has no leases: its members keep their own progress.
+            Fenced: another session may have it.
         """
         try:
             self._locks.check(group, queue, session, epoch, now=self._now())
@@ -210,7 +210,7 @@ class ProgressHandler:
         """
         A lease ended without being given back: if its owner had messages in hand, one of them is suspect.
 
-        Not so if it did not go through them in order: then nothing tells which ones it had begun. Nor if it had
+        Not so if it did not go through them in order: then it is unknown which ones it had begun. Nor if it had
         announced that it was leaving: it was going anyway.
         """
         group, queue = lease.group, lease.queue
@@ -232,7 +232,7 @@ class ProgressHandler:
             suspect=change.suspect_offset, times=change.abandoned, announced=announced != NO_OFFSET,
         )  # fmt: skip
 
-    # ---- people
+    # ---- operators
 
     def reset(self, connection: Connection, request_id: int, payload: Any) -> object:
         """
@@ -321,7 +321,7 @@ class ProgressHandler:
         self._ledger.forget_topic(topic)
 
     def _check_ordered(self, connection: Connection, group: str, queue: MessageQueue, epoch: int) -> None:
-        """Refuse who does not hold the lease, or does not go through the queue in order."""
+        """Refuse a session that does not have the lease, or does not process the queue in order."""
         lease = self._locks.check(group, queue, session_of(connection).id, epoch, now=self._now())
         if not lease.ordered:
             raise GroupMismatch(f"group {group!r} is concurrent: a message that fails is sent back, not counted here")
@@ -354,7 +354,7 @@ def _check_runs(queue: MessageQueue, runs: Sequence[AttemptRun], end: int) -> No
     for run in runs:
         _check_attempts(run.attempts)
         if not previous <= run.from_offset < run.end_offset:
-            raise BadRequest(f"the run {run.from_offset} to {run.end_offset} is empty, or not behind the one before it")
+            raise BadRequest(f"the run {run.from_offset} to {run.end_offset} is empty, or not after the one before it")
         if run.end_offset > end:
             raise BadRequest(f"offset {run.end_offset - 1} was never delivered: {queue} ends before it")
         previous = run.end_offset

@@ -2,15 +2,15 @@
 PULL: read, or park until something arrives.
 
 A pull is served in one synchronous stretch: there is no ``await`` between finding nothing and being parked, so an
-arrival cannot fall in between. Pulls that are woken, or that waited for a slow reader, stand in one line that is
+arrival cannot fall in between. Pulls that are woken, or that waited for a slow reader, stand in one queue that is
 worked off for at most 2 ms a turn.
 
 What the disk would have to be waited for is read by a thread, one read at a time for a connection, so that memory is
-bounded and nobody has all threads. When that is back the pull gets into line again, and is judged anew as things are
-*then*: the lease may be gone, the queue may have been deleted, the reader may take nothing any more.
+bounded and no connection has all threads. Then the pull is queued again, and judged as things are *then*: the lease may
+be gone, the queue may have been deleted, the reader may take nothing any more.
 
-A parked pull for some tags is not woken by what it does not want: what arrived is looked at in line, and it stays
-parked, with the place it has come to, until something that it wants is found or its time is over.
+A parked pull for some tags is not woken by what it does not want: arrivals are looked at in turn, and it stays parked,
+with the place it has come to, until something that it wants is found or its time is over.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class PullHandler:
         self._call_soon = call_soon
         self._max_park_s = max_park_s
         self._ready: deque[PullRequest | ParkedPull] = deque()  # to be served, or to be looked at
-        self._overdue: deque[PullRequest] = deque()  # whose time is up; behind the line, since there is no hurry
+        self._overdue: deque[PullRequest] = deque()  # whose time is up; after ``_ready``, since there is no hurry
         self._working = False
         self._blocked: dict[Connection, list[PullRequest]] = {}
         self._reads: dict[Connection, _Reads] = {}
@@ -103,7 +103,7 @@ class PullHandler:
     # ---- events
 
     def pull(self, connection: Connection, request_id: int, payload: Any) -> object:
-        """Serve a pull, or put it in line behind those of other connections."""
+        """Serve a pull, or queue it after those of other connections."""
         check_entries(payload, 3)
         pull = decode(Pull, payload)
         if not pull.queues:
@@ -155,19 +155,19 @@ class PullHandler:
         self._enqueue(_request(parked))
 
     def lease_changed(self, group: str, queue: MessageQueue) -> None:
-        """A lease was granted or ended: parked pulls under an old epoch are told."""
+        """Wake the parked pulls of a group after its lease was granted or ended: an old epoch is refused."""
         for parked in list(self._parked_pulls.of_queue(queue)):
             if _request(parked).pull.group == group:
                 self._wake(parked)
 
     def resubscribed(self, connection: Connection, group: str) -> None:
-        """A member wants other tags than before: its parked pulls look anew, from the offsets they asked for."""
+        """Wake the parked pulls of a member that wants other tags: they read again from the offsets they asked for."""
         for parked in self._parked_pulls.of_owner(connection):
             if _request(parked).pull.group == group:
                 self._wake(parked)
 
     def topic_ended(self, topic: str, queues: int) -> None:
-        """A topic is gone: pulls that wait for it are told, those of a new one of its name begin anew."""
+        """Wake the pulls parked on a topic that is gone, so that they are refused."""
         for queue_id in range(queues):
             for parked in self._parked_pulls.arrived(MessageQueue(topic, queue_id)):
                 self._enqueue(_request(parked))
@@ -178,7 +178,7 @@ class PullHandler:
             self._enqueue(request)
 
     def closed(self, connection: Connection) -> None:
-        """A connection ended: nobody waits for its pulls."""
+        """Forget the pulls of a connection that ended."""
         self._parked_pulls.drop_owner(connection)
         self._blocked.pop(connection, None)
         self._reads.pop(connection, None)
@@ -259,7 +259,7 @@ class PullHandler:
         """Look at what arrived for a parked pull; False if it is taken out, to be served."""
         request = _request(parked)
         if not parked.waits:
-            return True  # it was taken out by somebody else, who has put it in line if that is to be
+            return True  # it was taken out meanwhile, and queued if necessary
         stays = False
         try:
             stays = self._reader.skim(request)
@@ -271,7 +271,7 @@ class PullHandler:
         return stays
 
     def _pass_on(self, connection: Connection) -> None:
-        """Whoever waits for the next read of a connection gets into line, unless one is under way."""
+        """Queue the pull that waits for the next read of a connection, unless one is under way."""
         reads = self._reads.get(connection)
         if reads is not None and not reads.busy:
             if reads.waiting:
@@ -357,5 +357,5 @@ def _expressed(pull: Pull) -> Wanted | None:
 
 
 def _request(parked: ParkedPull) -> PullRequest:
-    assert isinstance(parked.token, PullRequest)  # nobody else parks anything
+    assert isinstance(parked.token, PullRequest)  # only this handler parks anything
     return parked.token

@@ -1,11 +1,11 @@
 """
-What the queues of a pull have to say, as things are now.
+What the queues of a pull have to offer, as things are now.
 
-Everything is judged at the moment of the read: lease, topic, bounds, and which tags the member wants. For a member
-with a tag expression, batches without such a tag are passed: they are not sent, and cost at most 2 ms a turn however
-many they are. What cannot be told apart from a wanted message, since it is damaged, is not passed.
+Everything is decided at the moment of the read: lease, topic, bounds, and which tags the member wants. For a member
+with a tag expression, batches without such a tag are skipped: they are not sent, and cost at most 2 ms a turn however
+many they are. A damaged batch cannot be distinguished from a wanted one, so it is not skipped.
 
-A pull while it is served, waits in line, is read for by a thread, or is parked.
+A :class:`PullRequest` is a pull while it is served, queued, read for by a thread, or parked.
 """
 
 from __future__ import annotations
@@ -223,7 +223,7 @@ class PullReader:
         following = NO_OFFSET
         if isinstance(error, MessagesLost):
             if request.has_passed(i):
-                return self.empty(request, i)  # so that what is lost is told with its exact bounds
+                return self.empty(request, i)  # so that what is lost is reported with its exact bounds
             following = self._store.queue(request.queues[i]).min_offset
         elif isinstance(error, PositionRefused):
             following = error.next_offset
@@ -236,7 +236,7 @@ class PullReader:
         queue, offset = request.queues[i], request.pull.queues[i].queue_offset
         self.damaged_reads += 1
         log.error("pull.damaged", queue=str(queue), first=offset, end=damage.next_offset)
-        text = f"{queue} is damaged from offset {offset} to {damage.next_offset}: restore the log or go on behind that"
+        text = f"{queue} is damaged from offset {offset} to {damage.next_offset}: restore the log or go on after that"
         return self._answer(request, i, Damaged.code, next_offset=damage.next_offset, text=text)
 
     def _answer(
@@ -269,8 +269,8 @@ class PullRequest:
     """
     A pull and how far it has come.
 
-    ``offsets`` says where each of its queues is read on: behind what it has asked for, where batches were passed that
-    hold no wanted tag. That counts under the expression in ``wanted`` only, and is not told before it is answered.
+    ``offsets`` says where each of its queues is read on: after what it has asked for, where batches were passed that
+    hold no wanted tag. That counts under the expression in ``wanted`` only, and is reported with the reply.
     """
 
     __slots__ = (

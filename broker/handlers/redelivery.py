@@ -1,20 +1,13 @@
 """
-SEND_BACK and DEAD_LETTER: what a group fails at is delivered to it again later, or given up; its progress with that.
+SEND_BACK and DEAD_LETTER: messages that a group fails at are delivered to it again later, or become dead letters.
 
-A thread reads the messages and makes the copies. Then the loop judges the request anew, as things are *then*, and
-appends the copies, what is remembered of them, and the progress in one write: all of it is in the log or nothing is.
-Large requests are worked off in portions, and only the last one stores the progress.
-
-Copies of stored messages: for later, for nobody (dead letters), or once more. Made in a thread, since the messages may
-lie on the disk only; nothing here knows the loop.
+A thread reads the messages and makes the copies. Then the loop checks the request again, as things are *then*, and
+appends the copies, what is remembered of them, and the progress of the group in one write: all of it is in the log or
+nothing is. One request is worked off at a time, so that memory is bounded and no message is copied twice. Groups take
+turns, and a large request is done in portions, of which only the last stores the progress.
 
 A copy keeps tag, keys, ordering key, body, properties and the time of birth. Properties of ours say where the message
-came from at first, whatever it was copied through. What does not fit beside them is left out, and that is said too.
-
-The line of requests that copy messages: one is worked off at a time, so that memory is bounded and nobody's message is
-copied twice. Groups take turns, and a large request is done in portions, so that nobody waits for all of another's.
-
-Copies go into the log together with the changes that hold only with them: all of it is there, or nothing is.
+came from at first, through however many copies. What does not fit in addition is left out, and the copy says so.
 """
 
 from __future__ import annotations
@@ -162,7 +155,7 @@ class SendBackHandler:
         _check(ask)
         generation = self._topics.require_queue(ask.topic, ask.queue_id).generation
         request = _Request(self, connection, request_id, ask, generation=generation, max_attempts=max_attempts)
-        self._judge(request)  # nobody who may not ask stands in line
+        self._judge(request)  # an invalid request is refused before it is queued
         self._copy_queue.add(request)
         return DEFERRED
 
@@ -294,7 +287,7 @@ def check_ascending(offsets: Sequence[int]) -> None:
     previous = -1
     for offset in offsets:
         if offset <= previous:
-            raise BadRequest(f"the offset {offset} is negative, or not behind the one before it")
+            raise BadRequest(f"the offset {offset} is negative, or not after the one before it")
         previous = offset
 
 
@@ -346,7 +339,7 @@ class MessageCopy(NamedTuple):
 
 class LastBatch:
     """
-    The batch that was read last, for whoever reads next.
+    Keeps the batch that was read last for the next reader.
 
     When all messages fail, as they do when a database is down, they are sent back one by one: then the next one lies
     in the same batch. It belongs to one reader at a time.
@@ -468,13 +461,13 @@ def returned_copy(found: SourceMessage) -> MessageCopy:
 
 
 def came_from(found: SourceMessage) -> dict[str, str]:
-    """The properties that say where a message was sent to at first; those of a retry are told on."""
+    """The properties that say where a message was sent to at first; those of a retry are kept."""
     message, header = found.message, found.source.header
     properties = message.properties
     if header.topic.startswith(names.RETRIES) and all(name in properties for name in ORIGIN):
         return {name: properties[name] for name in ORIGIN}
-    told = (header.topic, str(header.queue_id), str(message.queue_offset), message.message_id)
-    return dict(zip(ORIGIN, told, strict=True))
+    origin = (header.topic, str(header.queue_id), str(message.queue_offset), message.message_id)
+    return dict(zip(ORIGIN, origin, strict=True))
 
 
 def _copy(
@@ -510,8 +503,8 @@ def _encode_what_fits(rows: Rows, to: MessageQueue, said: Mapping[str, str], mor
                 rows = rows._replace(ordering_keys=None)
             else:
                 raise
-            told = {**said, LEFT_OUT: f"{', '.join(left_out)}: the copy would be too large"}
-            rows = rows._replace(properties=[told])
+            kept = {**said, LEFT_OUT: f"{', '.join(left_out)}: the copy would be too large"}
+            rows = rows._replace(properties=[kept])
 
 
 MAX_MESSAGES: Final = 1 << 18  # that all requests in line name together; each takes about 100 bytes
@@ -529,7 +522,7 @@ class Task(Protocol):
         """Judge what is left to be done: the job that reads a portion; None if there is nothing, and it is answered."""
 
     def finish(self, result: Any) -> bool:
-        """Judge anew, and append what the job made of it; says whether more is left."""
+        """Judge again, and append what the job made; return whether more is left."""
 
 
 class CopyQueue:
@@ -563,7 +556,7 @@ class CopyQueue:
         task = tasks.popleft()
         self._messages -= task.messages
         if tasks:
-            self._groups[group] = tasks  # behind all others
+            self._groups[group] = tasks  # after all others
         return task
 
     def _again(self, task: Task) -> None:
@@ -572,7 +565,7 @@ class CopyQueue:
         self._messages += task.messages
 
     def _work(self) -> None:
-        """Begin with the next task that somebody still waits for, unless one is under way."""
+        """Begin the next task whose client still waits, unless one is under way."""
         while self._groups and not self._is_busy:
             task = self._next()
             if not task.connection.closing:
@@ -646,7 +639,7 @@ class CopyAppender:
         self, copies: Sequence[MessageCopy], changes: Sequence[Entry], ticket: Ticket, written: Callable[[], None]
     ) -> list[Placed]:
         """
-        Write copies and changes; where the copies lie. ``written`` is called when it is true, before anybody can look.
+        Write copies and changes; return where the copies lie. ``written`` runs before any other callback can see them.
 
         Raises:
             DiskFull, StoreFailed: nothing of it exists.

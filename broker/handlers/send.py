@@ -1,8 +1,8 @@
 """
-SEND: judge, number, stage. The answer leaves when the batches are as durable as the flush mode promises.
+SEND: judge, number, stage. The reply leaves when the batches are as durable as the flush mode promises.
 
-A frame is worked off for 2 ms a turn. What comes behind it on its connection waits, so order is kept; whoever loses
-the connection in between comes again with what is missing, since a frame is no transaction.
+A frame is worked off for 2 ms a turn. Later frames of its connection wait, so order is kept; a producer that loses the
+connection in between sends again what is missing, since a frame is not a transaction.
 """
 
 from __future__ import annotations
@@ -74,14 +74,14 @@ class SendTicket:
         """
         Take back the numbers of what was not written, and say so.
 
-        Also of batches that were refused for good: behind one that was not stored a number cannot stay spent.
+        Also of batches that were refused for good: after one that was not stored a number cannot stay spent.
         """
         refusal = _refusal(refusal_of(error))
         for place, header in reversed(self.numbered):
             self._handler.producers.retract(header.producer_id, header.producer_epoch, header.sequence)
             if header.producer_id:
                 self.results[place] = refusal
-        # A duplicate's original may not be durable yet either: both are told to come again.
+        # A duplicate's original may not be durable yet either: both are refused for now.
         self.results = [refusal if result.status == OK else result for result in self.results]
         self.stored()
 

@@ -1,7 +1,6 @@
 """
-HELLO and PING: who is there, what it may do, and what it still holds.
-
-ACCEPT_HISTORY: an operator lets readers of another history of this store continue in this one.
+HELLO and PING: who connects, what it may do, and which leases it still has. ACCEPT_HISTORY: an operator lets readers
+of another history of this store continue in this one.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ class HelloHandler:
     """
     Greets, resumes a known session and ends its older connection.
 
-    A producer is told what became of its unresolved batches. That answer leaves when all it tells is as durable as
+    A producer learns what became of its unresolved batches. That reply leaves when all it reports is as durable as
     the answers to these batches would be, and nothing else of the connection is served before it.
     """
 

@@ -31,15 +31,15 @@ from .requests import check_entries
 log = get_broker_logger(__name__)
 
 LISTED_QUEUES: Final = 1 << 15  # a page of a list ends with the topic that brings it to so many queues
-MAX_OFFSETS: Final = 1 << 14  # that one description tells, over all groups: the loop stands still meanwhile
+MAX_OFFSETS: Final = 1 << 14  # that one description reports, over all groups: the loop stands still meanwhile
 
 
 class TopicHandler:
     """
-    Tells where queues are, makes and ends them. The composition root sets what others have to do with that.
+    Locates, creates and deletes topics and their queues. The composition root connects the listeners.
 
-    ``changed`` and ``deleted`` tell whoever waits, when it is durable; ``ended`` takes with a topic, at once, all
-    that hangs on it; ``made`` is told at once of the queues from a number on, which are new. ``refusal`` returns why
+    ``changed`` and ``deleted`` notify subscribers when it is durable; ``ended`` takes with a topic, at once, all
+    that hangs on it; ``made`` gets at once the queues from a number on, which are new. ``refusal`` returns why
     nothing may be stored at present.
     """
 
@@ -56,7 +56,7 @@ class TopicHandler:
         self._auto_create = auto_create
         self._wall_us = wall_us
         self._refusal = refusal
-        self._queues: dict[int, list[QueueInfo]] = {}  # by their number; nobody changes a list
+        self._queues: dict[int, list[QueueInfo]] = {}  # by their number; the lists are never changed
         self.progress: ProgressHandler
         self.changed: Callable[[TopicInfo], None] = lambda info: None
         self.deleted: Callable[[DeletedTopic], None] = lambda gone: None
@@ -69,7 +69,7 @@ class TopicHandler:
 
     def _info(self, topic: Topic) -> TopicInfo:
         queues = self._queues.get(topic.queues)
-        if queues is None:  # equal for all topics of a shape; made anew, a list of wide topics takes long
+        if queues is None:  # equal for all topics of a shape; made each time, a list of wide topics takes long
             queues = [QueueInfo(queue_id, self._broker) for queue_id in range(topic.queues)]
             self._queues[topic.queues] = queues
         return TopicInfo(topic.name, topic.generation, topic.shards, queues)
@@ -131,7 +131,7 @@ class TopicHandler:
         End a topic.
 
         From here on nothing finds it, and what hangs on it is gone. Its last batches may still be on their way to
-        the log: they were staged before the change that ends it, so that it stands behind them.
+        the log: they were staged before the change that ends it, so that it stands after them.
         """
         request = decode(DeleteTopic, payload)
         topic = self._topics.delete(request.topic, request.generation)
@@ -143,7 +143,7 @@ class TopicHandler:
         return self._later(connection, request_id, gone)
 
     def list(self, connection: Connection, request_id: int, payload: Any) -> object:
-        """The topics behind a name, as many as go into one answer without keeping the others waiting."""
+        """Reply with the topics after a name, as many as fit one reply without delaying other connections."""
         after = decode(ListTopics, payload).after
         page, queues = [], 0
         for topic in self._topics.all():
@@ -159,10 +159,10 @@ class TopicHandler:
         topic = self._topics.require(decode(DescribeTopic, payload).topic)
         queues = [MessageQueue(topic.name, queue_id) for queue_id in range(topic.queues)]
         groups = self.progress.groups_of(topic.name)
-        told = groups[: MAX_OFFSETS // topic.queues]
+        listed = groups[: MAX_OFFSETS // topic.queues]
         answer = TopicDescription(
-            topic.name, topic.generation, topic.shards, topic.created_at, len(groups) - len(told),
-            [self._state(queue) for queue in queues], [self.progress.state_of(group, queues) for group in told],
+            topic.name, topic.generation, topic.shards, topic.created_at, len(groups) - len(listed),
+            [self._state(queue) for queue in queues], [self.progress.state_of(group, queues) for group in listed],
         )  # fmt: skip
         return self._later(connection, request_id, answer)
 
@@ -198,6 +198,6 @@ class TopicHandler:
     def _later(
         self, connection: Connection, request_id: int, answer: object, refuse: Callable[[Refused], None] | None = None
     ) -> object:
-        # Also a topic that exists is told only when that is durable: its creator may still wait for the disk.
+        # Also a topic that exists is reported only when that is durable: its creator may still wait for the disk.
         self._committer.when_durable(lambda: connection.reply(request_id, answer), refuse)
         return DEFERRED

@@ -1,12 +1,12 @@
 """
-Delayed messages, delivered when they are due: never early, strictly in the order of their times, each once.
+Delivery of deferred messages when they are due: never early, strictly in the order of their times, each once.
 
-What is due is read and judged by a thread, in portions, and only when it is as durable as its answer promised. The loop
-then appends the same producer's part as data, with the parked batch as its origin, and the watermark moves with the
+A thread reads and verifies what is due, in portions, and only when it is as durable as its reply promised. The loop
+then appends the same producer's part as data, with the deferred batch as its origin, and the watermark moves with the
 write that holds the copies: so the log alone says what was delivered, wherever it is cut. A write that fails leaves
-everything waiting; a batch that cannot be delivered any more, because its topic is gone or the disk damaged it, is
-passed. A batch that the disk cannot read is neither delivered nor passed: it waits, and so does all that is due after
-it, because the watermark cannot leave one out.
+everything waiting. A batch that cannot be delivered any more, because its topic is gone or the disk damaged it, is
+discarded. A batch that the disk cannot read is neither delivered nor discarded: it waits, and so does all that is due
+after it, because the watermark cannot leave one out.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class _Ticket:
         self.error: OSError | None = None
 
     def stored(self) -> None:
-        """They are durable: nobody waits to hear it."""
+        """They are durable: no reply waits for it."""
 
     def failed(self, error: OSError) -> None:
         """They do not exist."""
@@ -229,7 +229,7 @@ class DeferredDelivery:
             return None
         mark = DeliveryMark(*done[-1][0].entry[:2])
         is_passed = any(why is not None for _, why in done)
-        changes: list[Change] = [DelaysReached(*mark)] if is_passed else []  # of others the copies tell
+        changes: list[Change] = [DelaysReached(*mark)] if is_passed else []  # the copies prove the others
         ticket = _Ticket()
         self._committer.append_now(changes, ticket, lambda: self._written(mark, done))
         return ticket.error

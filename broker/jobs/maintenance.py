@@ -1,11 +1,9 @@
 """
-The files beside the log, kept up while the broker runs: indexes, checkpoints, retention.
+Indexes, checkpoints, retention and free disk space, kept up while the broker runs.
 
-What there is to do is cut out on the loop, in one piece with what the tables say, and done by one thread, one thing
-after the other. Nothing here is needed for what was promised: whatever fails is tried again, and a start makes from
-the log what is missing.
-
-How much room the disk has, and whether sends may still come.
+The loop prepares each piece of work in one step, consistent with the tables, and one thread runs the pieces one after
+the other. No promise depends on any of it: what fails is tried again, and a start rebuilds from the log what is
+missing. :class:`DiskWatch` decides from the free space whether sends are accepted.
 """
 
 from __future__ import annotations
@@ -42,7 +40,7 @@ class Schedule(NamedTuple):
 
 class Maintenance:
     """
-    ``snapshot(rings)`` tells all that is true, ``for_people`` what is for them.
+    ``snapshot(rings)`` returns all state, ``for_export`` the part that is exported for operators.
 
     ``next_turn`` makes sure that :meth:`turn_over` is called soon.
     """
@@ -66,12 +64,12 @@ class Maintenance:
         self._captured: CheckpointWork | None = None  # waits until the log is durable up to it
         self._waiting: list[Callable[[], None]] = []  # for the next work on the key index
         self._served: list[Callable[[], None]] = []  # by the work that is under way
-        self._exported_to = -1  # the log position that the files for people show
+        self._exported_to = -1  # the log position that the exported files show
         self.checkpoint_position = checkpoint_position
         self._waiting_from = self._captured_from = store.delays.oldest  # of what waited at the checkpoint
         self._checkpoint_at = self._saved_at = self._retention_at = self._exported_at = now()
         self._checkpoint_batches = store.batches_written
-        self._seen: dict[int, float] = {}  # since when each segment is known to exist, by a clock that nobody sets
+        self._seen: dict[int, float] = {}  # since when each segment is known to exist, by a clock that is never set
         self.failures = 0
 
     # ---- events
@@ -108,7 +106,7 @@ class Maintenance:
         self._next_turn()
 
     def want_nothing(self) -> None:
-        """Begin no checkpoint any more: whoever stops the broker takes the last one."""
+        """Begin no checkpoint any more: the stop takes the last one."""
         self._wanted = False
 
     def turn_over(self) -> None:
@@ -116,7 +114,7 @@ class Maintenance:
         A turn was written, or given up.
 
         Changes that were given up are true in memory and come into the log later. A snapshot in the log may come before
-        them. A checkpoint may not: nothing but it would tell of them after a crash, and what is then built on them.
+        them. A checkpoint may not: nothing but it would have them after a crash, and what is then built on them.
         """
         if self._store.turn_over():
             self._next_turn()  # a new segment begins with a snapshot
@@ -163,7 +161,7 @@ class Maintenance:
         self._indexed(work.indexes, error)
 
     def _take_index_work(self, *, everything: bool) -> IndexWork:
-        """Whoever waits so far is served by it; who comes later may want what it does not have."""
+        """Take work that serves the callbacks so far; later ones may want what it does not have."""
         self._served += self._waiting
         self._waiting = []
         return self._store.take_index_work(everything=everything)

@@ -1,19 +1,17 @@
 """
-One client's connection: frames in, answers out, and no harm to anyone else.
+One client's connection: frames in, replies out, and no harm to other connections.
 
-Requests are handled in the receive callback itself. The rules that keep the loop fair and the memory small:
+Requests are handled in the receive callback itself. These rules keep the loop fair and the memory small:
 
-- one read callback a turn: after a full buffer or 2 ms of work reading pauses and goes on in the next turn;
-- a request that takes longer is served in several turns by its handler, and what comes behind it is put on hold;
+- one read callback a turn: after a full buffer or 2 ms of work reading pauses and continues in the next turn;
+- a request that takes longer is served in several turns by its handler, and later requests of the connection wait;
 - all connections share one receive buffer; what a callback cannot finish is copied, and those copies have a budget;
-- above the write high-water mark pulls wait in line (acks still go out), above four times that nothing is read; the
-  mark sinks while much of the memory for unread answers, of which there is one budget, is taken;
+- above the write high-water mark pulls wait (acks still go out), above four times that nothing is read; the mark
+  sinks while much of the memory for unread replies, of which there is one budget, is taken;
 - an error stays in its frame; only what breaks the framing closes the connection;
 - a connection is closed in two steps, so that the reason arrives: what the peer still sends is taken and dropped.
 
-The connections that have something to say: all answers of a turn leave together, as soon as they are there.
-
-The broker as a connection sees it.
+:class:`ReplyBatch` lets all replies of a turn leave together. :class:`Service` is the broker as a connection sees it.
 """
 
 from __future__ import annotations
@@ -49,7 +47,7 @@ from .limits import AnswerBudget, Peer, PeerLimits, PeerTimeouts, ReceiveBudget,
 log = get_broker_logger(__name__)
 WORK_S = 0.002
 FULL_READ = (256 << 10) - 4  # a callback with this much was cut by the buffer: more waits
-PARTING_S = 1.0  # how long a peer that was told to go may go on sending; closed at once, a reset could eat the reason
+PARTING_S = 1.0  # how long a peer may send while it is being closed; closed at once, a reset could eat the reason
 PARTING_BYTES = 2 * frames.MAX_FRAME
 
 
@@ -83,7 +81,7 @@ class Connection(asyncio.BufferedProtocol):
         self.peer = ""
         self.in_flight = 0
         self.blocked = False  # above the write high-water mark
-        self._parting: asyncio.TimerHandle | None = None  # the end of a connection that was told to go
+        self._parting: asyncio.TimerHandle | None = None  # when a connection that is being closed ends
         self._dropped = 0  # bytes that came meanwhile
         self._closing_since: float | None = None  # as first seen by check_patience
         self._timeouts = PeerTimeouts(service.now())
@@ -161,7 +159,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is None:
             return
         if self.session is None:
-            self._transport.abort()  # it was told nothing but the reason: there is nothing to wait for
+            self._transport.abort()  # it was sent only the reason: there is nothing to wait for
         else:
             self._transport.close()
 
@@ -198,7 +196,7 @@ class Connection(asyncio.BufferedProtocol):
             self.handle(frame)
         self._settle_budget()
         if self._suspended:
-            return  # go_on() comes back to what is left
+            return  # resume() comes back to what is left
         if self._backlog or nbytes >= FULL_READ or self._service.clock() - began > WORK_S:
             self._pause_reading()
             self._loop.call_soon(self._continue)
@@ -260,12 +258,12 @@ class Connection(asyncio.BufferedProtocol):
         self._pause_reading()
 
     def suspend(self) -> None:
-        """Serve nothing that comes behind the present request until :meth:`go_on`; it waits unread, or as a copy."""
+        """Serve no later request until :meth:`resume`; they wait unread, or as copies."""
         self._suspended = True
         self._pause_reading()
 
     def resume(self) -> None:
-        """Serve what came behind a request that is answered now."""
+        """Serve what came after a request that is answered now."""
         self._suspended, self._suspended_frame = False, 0
         self._loop.call_soon(self._continue)
 
@@ -308,7 +306,7 @@ class Connection(asyncio.BufferedProtocol):
         return handler(self, request_id, payload)
 
     def defect(self, error: Exception, request_id: int) -> Internal:
-        """Log an error that should not be; what the client is told leads to the log."""
+        """Log a defect; return an error that leads the client to the log."""
         log_id = f"{id(self):x}-{request_id:x}"
         log.error("request.failed", log_id=log_id, peer=self.peer, exc_info=error)
         return Internal(f"the broker failed to serve this request; its log has the details under {log_id}")
@@ -356,7 +354,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def push_frame(self, frame: bytes, key: object = None) -> None:
         """
-        Tell the client something that many are told, packed once for all of them.
+        Push a frame that was packed once for many clients.
 
         While the peer does not read, only the newest frame of a ``key`` is kept for it.
         """
@@ -401,7 +399,7 @@ class Connection(asyncio.BufferedProtocol):
             self._service.unblocked(self)
 
     def _bound_unread(self) -> None:
-        """Read nothing more from a peer that does not read; end it when what it is told unasked grows too much."""
+        """Read nothing more from a peer that does not read; end it when too many pushes pile up."""
         if not self._answers.memory or self.closing:
             return
         if not self.blocked:
@@ -411,7 +409,7 @@ class Connection(asyncio.BufferedProtocol):
         self._pause_reading()
         if (unread := self._answers.size) > 4 * self._service.high_water + frames.MAX_FRAME:
             log.warning("connection.aborted", peer=self.peer, reason=code_name(SlowReader.code), unread=unread)
-            self.abort()  # it reads nothing, so it cannot be told
+            self.abort()  # it reads nothing, so it cannot be given a reason
 
     # ---- patience
 
@@ -451,10 +449,10 @@ def _peer_name(name: object) -> str:
 
 class ReplyBatch:
     """
-    Connections with answers in their hands, which go out at the end of the turn.
+    Flushes connections with pending replies once per loop turn, so that they share one pass of writes.
 
-    Whoever has run the answers of a turn calls :meth:`flush` at once: a further turn of the loop would cost each of
-    them a few microseconds more.
+    The committer flushes at once after the replies of a turn: a further turn of the loop would cost each of them a few
+    microseconds more.
     """
 
     def __init__(self, call_soon: Callable[..., object]) -> None:
@@ -462,13 +460,13 @@ class ReplyBatch:
         self._connections: list[Connection] = []
 
     def add(self, connection: Connection) -> None:
-        """It has something to say, for the first time since it was flushed."""
+        """Schedule the first pending reply of a connection."""
         if not self._connections:
             self._call_soon(self.flush)
         self._connections.append(connection)
 
     def flush(self) -> None:
-        """Let all of them speak."""
+        """Write all pending replies. A connection that fails is aborted; the others continue."""
         connections, self._connections = self._connections, []
         for connection in connections:
             try:

@@ -1,14 +1,12 @@
 """
-How long a peer may keep the broker waiting: with its hello, within a frame, and with reading its answers. Pure.
+Limits that keep one peer from harming the others.
 
-Memory for unfinished frames: one budget for all connections, first come, first served.
-
-Memory for answers that peers have not read: one budget for all connections.
-
-A transport keeps each write whole until its last byte is taken, and a batch keeps the frame that it came in, so both
-count in full. Answers that the kernel takes at once cost nothing here.
-
-How many connections the broker takes; those beyond that are told why, and go.
+- How long a peer may keep the broker waiting: with its hello, within a frame, and with reading its replies.
+- Memory for unfinished frames: one budget for all connections, first come, first served.
+- Memory for replies that peers have not read: one budget for all connections. A transport keeps each write whole until
+  its last byte is taken, and a batch keeps the frame that it came in, so both count in full. Replies that the kernel
+  takes at once cost nothing here.
+- How many connections the broker serves; later ones receive the reason and are closed.
 """
 
 from __future__ import annotations
@@ -91,7 +89,7 @@ class ReceiveBudget:
     """
     Bytes that connections may hold in copies that outlive a read callback.
 
-    A charge is granted while the sum stays within ``limit`` and nobody waits in line before; the only holder always
+    A charge is granted while the sum stays within ``limit`` and no other connection waits; the only holder always
     gets what it asks for, so that a frame larger than the whole budget cannot wait for ever.
     """
 
@@ -102,7 +100,7 @@ class ReceiveBudget:
 
     @property
     def contended(self) -> bool:
-        """Whether somebody waits for memory."""
+        """Whether a connection waits for memory."""
         return bool(self._waiting)
 
     def charge(self, who: Connection, charged: int, needed: int) -> bool:
@@ -133,7 +131,7 @@ class ReceiveBudget:
             self._waiting.remove(who)
 
     def _wake(self) -> None:
-        """Let the first in line try again, and those behind it as long as each gets what it needs."""
+        """Let the first in the queue try again, then the next, as long as each gets what it needs."""
         while self._waiting:
             first = self._waiting[0]
             first.budget_freed()
@@ -288,7 +286,7 @@ class Unread:
         self._transport.abort()
 
 
-MAX_TURNED_AWAY: Final = 16  # connections beyond the limit that are still being told why
+MAX_TURNED_AWAY: Final = 16  # connections beyond the limit whose reason is being sent
 
 
 class Admission:
@@ -313,7 +311,7 @@ class Admission:
         self._turned_away.pop(connection, None)
 
     def _turn_away(self, connection: Connection) -> None:
-        """Being told why takes a moment and a descriptor: the one that has had most of its moment makes room."""
+        """Sending the reason takes a moment and a descriptor: the connection that had the longest moment makes room."""
         if len(self._turned_away) >= MAX_TURNED_AWAY:
             eldest = next(iter(self._turned_away))
             del self._turned_away[eldest]

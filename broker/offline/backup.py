@@ -1,8 +1,8 @@
 """
 A consistent copy of a log that a broker is writing: closed segments whole, the open one up to a durable position.
 
-The log is all there is to copy: whoever starts on the copy makes the rest from it. The copy is made under the name of a
-partial one, and gets its own when it is whole; one that failed removes what it had copied.
+Only the log is copied: a broker that starts on the copy makes the rest from it. The copy is made under the name of a
+partial one and renamed when it is whole; one that failed removes what it had copied.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class StoppedQueue(ConsumeQueue):
         return False
 
     def first_after(self, position: int) -> int:
-        """The first offset whose batch lies at a position of the log or behind it."""
+        """Return the first offset whose batch lies at a position of the log or after it."""
         at = bisect_left(self._positions, position)
         return self._bases[at] if 0 < at < len(self._bases) else self.published if at else self.min_offset
 
@@ -85,7 +85,7 @@ class StoppedQueue(ConsumeQueue):
                 array(code, column) for code, column in zip("QQI", columns, strict=True)
             )
         except (TypeError, ValueError, zlib.error, msgpack.UnpackException) as error:
-            raise BadRequest(f"what a scan was told of the log cannot be used: {error}") from error
+            raise BadRequest(f"the hint of this scan cannot be used: {error}") from error
         return queue
 
 

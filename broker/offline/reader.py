@@ -1,13 +1,12 @@
 """
-The log of a stopped broker, or a backup of it, that answers what the broker would.
+The log of a stopped broker, or a backup of it, that answers as the broker would.
 
 It takes the requests of the wire that a scan needs (ROUTE, LIST_TOPICS, RANGES, OFFSETS_AT and pulls without a group)
-and gives the same answers, so that whoever reads it needs no other code, and gets the same rows in the same order.
-Batches are found and judged by the code that serves them online: what is damaged is ``DAMAGED`` here, too.
+and gives the same answers, so that a scan needs no other code and gets the same rows in the same order. Batches are
+found and judged by the code that serves them online: what is damaged is ``DAMAGED`` here, too.
 
-Opening it walks the log once, as a start without a checkpoint does. For a queue of which a hint is at hand that is
-not done again: other processes read their part of a scan at once. Nothing is written; the directory is held against
-a broker that would.
+Opening it walks the log once, as a start without a checkpoint does. With a hint for a queue that is skipped: other
+processes read their part of a scan at once. Nothing is written; the directory is locked against a broker that would.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ _MAX_ENTRIES = 1 << 20
 
 class OfflineLog:
     """
-    A data directory that nobody writes to while this is open; use it in a ``with`` block.
+    A data directory that is not written to while this is open; use it in a ``with`` block.
 
     With a hint, only the queue that it is of can be pulled, and nothing else is answered.
 
@@ -194,7 +193,7 @@ class OfflineLog:
                 of, queue.generation, offset, bounds, None, where, self._extents, self._end, IndexFaults(), only
             ).run(self._files)  # fmt: skip
         except DamagedRange as damage:
-            text = f"{of} is damaged from offset {offset} to {damage.next_offset}: restore the log or go on behind that"
+            text = f"{of} is damaged from offset {offset} to {damage.next_offset}: restore the log or go on after that"
             return ops.PullResult(0, Damaged.code, damage.next_offset, *range_, b"", text)
         except Refused as error:
             following = self._first_left(queue) if isinstance(error, MessagesLost) else offset

@@ -1,8 +1,8 @@
 """
 A scrub of a data directory that no broker uses: every checksum, every index against the log. It changes nothing.
 
-The log decides: damage in it is lost for good unless there is a copy. Whatever is wrong beside it is made again from
-the log at the next start.
+The log decides: damage in it is permanent unless there is a copy. Anything else that is wrong is made again from the
+log at the next start.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class _Strict(IndexFaults):
 
 
 class Verification:
-    """One scrub of a directory. ``progress`` is told how many bytes of the log were read since the last call."""
+    """One scrub of a directory. ``progress`` gets the bytes of the log read since its last call."""
 
     def __init__(
         self, path: Path, *, files: Files | None = None, progress: Callable[[int], None] = lambda size: None,
@@ -125,7 +125,7 @@ class Verification:
                 self._find(True, str(torn.position), f"a newer version wrote here: {torn.reason}")
             self._verify_keys(pieces)
         size = sum(piece.end - piece.start for piece in pieces)
-        # What lies behind a place that cannot be read may belong to it: only what was read in full is known to be torn.
+        # What lies after a place that cannot be read may belong to it: only what was read in full is known to be torn.
         tail = pieces[-1].end - torn.position if torn is not None and not walk.unreadable else 0
         return Report(self._findings, size, self._batches, self._messages, len(self._ends), tail)
 
@@ -142,7 +142,7 @@ class Verification:
         try:
             known = checkpoints.load(self._files, self._path)
         except BadCheckpoint as error:
-            self._find(False, checkpoints.NAME, f"{error}; it is made anew")
+            self._find(False, checkpoints.NAME, f"{error}; the next start makes another")
             return None
         except Unreadable as error:
             self._find(False, checkpoints.NAME, str(error))
@@ -296,7 +296,7 @@ class Verification:
             self._find(False, str(error.filename), f"it cannot be read: {error.strerror}")
 
     def _find(self, in_log: bool, place: str, text: str) -> None:
-        kind = "log" if in_log else "beside"
+        kind = "log" if in_log else "index"
         self._counts[kind] += 1
         if self._counts[kind] <= MAX_LISTED:
             self._findings.append(StoreFinding(in_log, place, text))

@@ -1,11 +1,11 @@
 """
 Messages that may have killed their consumers, so that a message that does cannot take down the fleet.
 
-A lease that ends without being given back, while its owner had messages that it had not committed, was *abandoned*.
-Whoever does so twice in a row at the same offset makes the queue *careful* up to where it had read: from then on its
-owners announce each message before they process it, so that the next end convicts exactly one: an owner of a careful
-queue that has announced nothing has begun nothing, whatever it had fetched, and died of something else, perhaps of a
-message of another queue. The table only counts; what is done about a convicted message is for the consumers to decide.
+A lease that ends without being released, while its owner had messages that it had not committed, was *abandoned*. Two
+abandoned leases in a row at the same offset make the queue *careful* up to where their owners had read: from then on
+its owners announce each message before they process it, so that the next end convicts exactly one. An owner of a
+careful queue that has announced nothing has begun nothing, whatever it had fetched, and died of something else, perhaps
+of a message of another queue. The table only counts; consumers decide what to do about a convicted message.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class SuspectTable:
         self, group: str, queue: MessageQueue, *, epoch: int, committed: int, fetched: int
     ) -> tuple[Suspected, int] | None:
         """
-        A lease ended without being given back. ``fetched`` is the offset behind the last message its owner got.
+        A lease ended without being given back. ``fetched`` is the offset after the last message its owner got.
 
         Returns the change and the offset whose message had been announced, -1 if none; None if its owner had nothing
         in hand, or had to announce what it begins and did not.

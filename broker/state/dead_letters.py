@@ -1,12 +1,12 @@
 """
-Which dead letters somebody has dealt with: replayed or dropped, each once.
+What became of messages that a group gave up or sent back, so that asking again copies none of them twice.
 
-Dead letters are named by their offsets in the dead-letter topic of their group. Those of one state lie in runs, since
-people deal with them by the hundred; what no run names waits. Retention takes the oldest, and what is known of them.
+:class:`HandledTable` knows which dead letters were replayed or dropped, each once, by their offsets in the dead-letter
+topic of their group. Offsets of one state lie in runs, since operators handle them by the hundred; what no run names
+waits. Retention takes the oldest, and what is known of them.
 
-Which messages a group has sent back or given up already, so that asking again copies nothing twice.
-
-Messages below the committed offset are done, whatever became of them; this table has those at it and above.
+:class:`CopiedTable` knows which messages of a queue a group has sent back or given up. Messages below the committed
+offset are done, whatever became of them; the table has those at it and above.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from rmq.wire.protocol.ops.redelivery import DROPPED, REPLAYED, WAITING, DeadRun
 from ..store.changes import Copied, DeadHandled
 
 MAX_RUNS: Final = 65_536  # of one group
-PIECE_RUNS: Final = 4096  # that one change tells when all of them are told
-_END: Final = 1 << 62  # behind every offset
+PIECE_RUNS: Final = 4096  # in one change of a snapshot
+_END: Final = 1 << 62  # after every offset
 
 
 class _Runs:
@@ -50,7 +50,7 @@ class _Runs:
     def put(self, new: DeadRun) -> None:
         """Give a run of offsets a state; ``WAITING`` takes theirs from them."""
         first = bisect_left(self.ends, new.from_offset)  # the first run that overlaps or touches it
-        last = bisect_right(self.starts, new.end_offset)  # behind the last one that does
+        last = bisect_right(self.starts, new.end_offset)  # after the last one that does
         met = [self.at(i) for i in range(first, last)]
         pieces = [run._replace(end_offset=min(run.end_offset, new.from_offset)) for run in met]
         if new.state != WAITING:
@@ -131,7 +131,7 @@ class HandledTable:
             del self._runs[change.topic]
 
     def forget_below(self, topic: str, min_offset: int) -> None:
-        """Forget what retention has taken; it need not be said in the log, as it is so of whatever that tells."""
+        """Forget what retention has taken; not recorded, since the start of the log implies it."""
         if topic in self._runs:
             self.apply(DeadHandled(topic, [DeadRun(0, min_offset, WAITING)]))
 

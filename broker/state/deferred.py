@@ -1,19 +1,15 @@
 """
-Which parked batches wait for their time, and how far delivery has come.
+Deferred batches: which ones wait for their time, how far delivery has come, and when a batch is due.
 
 Batches are delivered strictly in the order of ``(due_at, position)``, so one such pair, the *watermark*, says which
-of them are delivered: all up to it. A batch that waits takes 24 bytes, big-endian, so that the order of the bytes is
-the order of delivery. They lie in chunks of some hundred, in that order always: whatever is asked, and however many
-wait, a chunk or two are touched, and nothing is ever sorted. Chunks are never changed but replaced, so that a
-checkpoint takes them as they are.
+of them are delivered: all up to it. A waiting batch takes 24 bytes, big-endian, so that the order of the bytes is the
+order of delivery. They lie in chunks of some hundred, in that order always: every operation touches a chunk or two,
+however many wait, and nothing is ever sorted. Chunks are replaced, never changed, so that a checkpoint shares them.
 
-The time by which delayed messages are delivered: it never falls, and nobody has to wait because a clock was set back.
-
-It is the wall clock. When that is set back, the old time goes on at nearly the rate of a clock that nobody sets, until
-the wall clock has caught up or the broker starts anew: a little slower, since times that people name are early until
-then. A step back of some milliseconds, as time servers make them, is waited for instead.
-
-When a delayed batch is due: what its header asks for, judged by the levels and the clock of this broker.
+The clock of delivery never falls, and no batch waits longer because a clock was set back. It is the wall clock. When
+that is set back, the old time continues at nearly the rate of a monotonic clock until the wall clock has caught up or
+the broker restarts: a little slower, since times that users name are early until then. A step back of some
+milliseconds, as time servers make them, is waited for instead.
 """
 
 from __future__ import annotations
@@ -138,7 +134,7 @@ class DelayTable:
         return found
 
     def page(self, after: DeliveryMark, limit: int) -> list[DeferredBatch]:
-        """The batches behind a place of the order, at most so many."""
+        """Return the batches after a place of the order, at most so many."""
         return list(self._after(after, limit))
 
     def _after(self, place: DeliveryMark, limit: int) -> Iterator[DeferredBatch]:
@@ -150,7 +146,7 @@ class DelayTable:
             i, at = i + 1, 0
 
     def _find(self, place: DeliveryMark) -> tuple[int, int]:
-        """The chunk, and the byte in it, behind all batches up to a place of the order."""
+        """Return the chunk, and the byte in it, after all batches up to a place of the order."""
         bound = _KEY.pack(*place) + _LAST_SUFFIX
         i = bisect_right(self._firsts, bound) - 1
         return (i, _up_to(self._chunks[i], bound)) if i >= 0 else (0, 0)
@@ -175,7 +171,7 @@ class DelayTable:
         The clock shows less than the watermark: it was ahead when that was reached.
 
         What was delivered is not here any more, and what waits is due later still. So batches may be given times from
-        now on again; that one is given a time below the watermark tells a start that this has happened.
+        now on again; from a time below the watermark a start sees that this has happened.
         """
         self.reached = min(self.reached, DeliveryMark(now_us))
 
@@ -185,7 +181,7 @@ class DelayTable:
 
 
 def _up_to(chunk: bytes, bound: bytes) -> int:
-    """The byte behind all batches of a chunk that are not above a bound."""
+    """Return the byte after all batches of a chunk that are not above a bound."""
     count = len(chunk) // _SIZE
     if chunk[-_SIZE:] <= bound:
         return len(chunk)
@@ -236,7 +232,7 @@ class Delays:
         Go by the clock as it is now, whatever it showed before the broker stopped; ``newest_us`` is in the log.
 
         What waits keeps its time, so that it is late by as much as the clock was set back meanwhile: that is logged. A
-        clock that is behind by a moment is waited for, as it is while the broker runs.
+        clock that is late by a moment is waited for, as it is while the broker runs.
         """
         now, reached = self.now_us(), self._table.reached.due_at
         lag_us = max(reached, newest_us if self._table.batches else 0) - now

@@ -1,12 +1,12 @@
 """
 Which sessions are in which group, and the one mode that all members of a group share.
 
-A member says that it is alive by joining again; one that did not for *more* than ``expiry_s`` is removed. The first
-live member sets mode and subscription; whoever comes with another one is refused, but for subscriptions of a group
-whose members are assigned their queues: those are everybody's own. A member that is alone may change its mind.
+A member shows that it is alive by joining again; one that did not for *more* than ``expiry_s`` is removed. The first
+live member sets mode and subscription; a member with another one is refused, except for subscriptions of a group whose
+members are assigned their queues: those are each member's own. A member that is alone may change its mind.
 
-Who held a lease when the broker stopped counts as a member until it joins or its session ends, so that those who are
-back first do not share out what is not theirs. Nothing else is known of it: it sets no mode.
+The owner of a lease when the broker stopped counts as a member until it joins or its session ends, so that members
+that return first do not share out its queues. Nothing else is known of it: it sets no mode.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .sessions import Session
 
 CLUSTERING: Final = "clustering"
 BROADCASTING: Final = "broadcasting"
-ASSIGNED: Final = "assigned"  # nobody shares anything out: each member asks for the queues it was told
+ASSIGNED: Final = "assigned"  # no allocation: each member asks for the queues that it was configured with
 MODELS: Final = (CLUSTERING, BROADCASTING, ASSIGNED)
 MAX_STRATEGY: Final = 64  # characters
 MAX_EXPRESSION: Final = 1024  # characters
@@ -113,8 +113,8 @@ class Membership:
         """
         Take out a member that went silent, and remember it; says whether it was in.
 
-        It is remembered for people until it joins again, leaves, or its session ends; and for as long as its connection
-        stands it is one of :meth:`silent`.
+        It is remembered for operators until it joins again, leaves, or its session ends. While its connection stands it
+        is one of :meth:`silent`.
         """
         member = self._take_out(group, session_id)
         if member is None:
@@ -160,7 +160,7 @@ class Membership:
         return gone
 
     def forgive(self, gap_s: float, *, now: float) -> None:
-        """Nobody was heard for this long, through no fault of theirs."""
+        """Extend all members by a time in which the broker could not hear them."""
         for member in self._beats.values():
             member.joined_at = max(member.joined_at, min(member.joined_at + gap_s, now))
 
@@ -196,7 +196,7 @@ class Membership:
 
     def subscribed(self, group: str) -> dict[str, str]:
         """
-        What the members of a group subscribe to: topics and tag expressions; nothing if nobody has joined it.
+        What the members of a group subscribe to: topics and tag expressions; nothing if it has no member.
 
         All have the same, unless they are assigned their queues: then it is what any of them has.
         """
@@ -240,7 +240,7 @@ class Membership:
         return any(topic in member.subscriptions for session_id, member in members if session_id != but)
 
     def mode(self, group: str) -> GroupMode | None:
-        """The mode of a group, None if nobody has joined it."""
+        """The mode of a group, None if it has no member."""
         modes = (member.mode for member in self._groups.get(group, {}).values())
         return next((mode for mode in modes if mode is not None), None)
 

@@ -1,10 +1,9 @@
 """
 Questions to members that wait for their answers. Pure: connections are opaque, time is an argument.
 
-Each question has a token, bound to the session that was asked: nobody else can answer it, and nobody can answer it
-twice or late. All questions of one request are an :class:`Inquiry`, which is over when each was answered, or when the
-time for that is. What waits, and what was answered to requests that still wait, is bounded: over all, and for each who
-asks.
+Each question has a token, bound to the session that was asked: only that session can answer it, once and in time. All
+questions of one request are an :class:`Inquiry`, which is over when each was answered, or when the time for that is.
+Open questions, and the answers to requests that still wait, are bounded: over all, and for each asker.
 """
 
 from __future__ import annotations
@@ -82,7 +81,7 @@ class InquiryTable:
         self, asker: object, request_id: int, members: Sequence[AskedMember], *, now: float, is_one: bool = False
     ) -> Inquiry:
         """
-        Wait for the answers of those members that have a connection: tell each its token.
+        Wait for the answers of those members that have a connection; the caller sends each its token.
 
         Raises:
             TooManyInFlight: too much is waited for, by all or by this one.

@@ -1,9 +1,9 @@
 """
-Leases that let one session of a group process a queue.
+Queue leases: which session of a group may process a queue.
 
-The table owns no clock and no task: callers pass ``now`` (seconds, monotonic). A lease that was renewed exactly
-``lease_s`` ago is still held; it has expired when that is *longer* ago. An expired lease can be taken by anybody, but
-not renewed: whoever lost one must acquire again and learns so by the new epoch.
+Pure: the table owns no clock and no task; callers pass ``now`` in monotonic seconds. A lease renewed exactly
+``lease_s`` ago is still valid; it expires when older. An expired lease can be acquired by any session but never
+renewed, so an owner that lost its lease always learns it from the new epoch.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class Lease:
     """
     A queue in the hands of a session. ``renewed_at`` is written by the table only.
 
-    ``fetched`` is the offset behind the last message that was handed out under it, as far as this process knows: a
-    lease from the log has it anew with its owner's next pull. ``revoked`` is the epoch that the owner still has, if the
-    lease got another one without its doing; 0 if not. ``ordered``: its owner goes through the queue in order, and says
-    which messages fail; whoever does not is never held responsible for one. ``leaving``: its owner has announced that
-    it is going, so that its end is no crash, however it comes.
+    ``fetched`` is the offset after the last message that was handed out under it, as far as this process knows: a
+    lease from the log has it again with its owner's next pull. ``revoked`` is the epoch that the owner still knows
+    after a revocation; 0 without one. ``ordered``: its owner goes through the queue in order, and says
+    which messages fail; an owner that does not is never suspected of one. ``leaving``: its owner has announced that
+    it is going, so that its end does not count as a crash.
     """
 
     group: str
@@ -71,7 +71,7 @@ class LeaseTable:
         self._last_epoch = 0
         self._leases: OrderedDict[Key, Lease] = OrderedDict()  # the one renewed longest ago comes first
         self._of_session: dict[bytes, dict[Key, Lease]] = {}
-        self._former: OrderedDict[Key, str] = OrderedDict()  # who lost a queue that nobody has taken since
+        self._former: OrderedDict[Key, str] = OrderedDict()  # members that lost a queue which was not acquired since
 
     def start(self, log_epoch: int) -> None:
         """Grant under this log epoch from now on; it must have been raised since the last start."""
@@ -86,14 +86,14 @@ class LeaseTable:
             lease.renewed_at = now
 
     def forgive(self, gap_s: float, *, now: float) -> None:
-        """Nobody could renew for this long: leases live on by as much, never shorter than they would have."""
+        """Extend all leases by a time in which they could not be renewed; none becomes shorter."""
         for lease in self._leases.values():
             lease.renewed_at = max(lease.renewed_at, min(lease.renewed_at + gap_s, now))
 
     def acquire(
         self, group: str, queue: MessageQueue, session: bytes, member: str, *, now: float, ordered: bool = True
     ) -> Lease | None:
-        """Take a queue that nobody else holds, under a new epoch; None if another session holds it."""
+        """Grant the queue to a session under a new epoch, or return None if another session has it."""
         holder = self.holder(group, queue, now=now)
         if holder is not None and holder.session != session:
             return None
@@ -148,10 +148,10 @@ class LeaseTable:
 
     def revoke(self, group: str, queue: MessageQueue, *, now: float) -> Lease | None:
         """
-        Put the lease of a queue under an epoch that nobody has been told; the new lease, if there was one.
+        Move a lease to an epoch its owner does not know; return the new lease, None if there was none.
 
-        Whoever had it is fenced, and has to acquire it again. Nobody else gets it before its owner has given it back,
-        or has been silent for too long: until it hears of this, it may start calls.
+        The owner is fenced and must acquire the queue again. Other sessions cannot take it until the owner releases it
+        or expires: until the owner learns of the revocation it may still start a call.
         """
         lease = self.holder(group, queue, now=now)
         if lease is None:
@@ -178,11 +178,11 @@ class LeaseTable:
         return leases
 
     def take_former(self, group: str, queue: MessageQueue) -> str | None:
-        """The member that lost a queue without giving it back, if nobody has asked since."""
+        """Return, once, the member that lost this queue without releasing it."""
         return self._former.pop((group, queue), None)
 
     def former(self, group: str, queue: MessageQueue) -> str | None:
-        """Return the member that lost a queue without giving it back, if nobody has taken it since."""
+        """Return the member that lost a queue without releasing it, if it was not acquired since."""
         return self._former.get((group, queue))
 
     def release_topic(self, topic: str) -> list[Lease]:
@@ -227,7 +227,7 @@ class LeaseTable:
             self._remove(lease)
 
     def topics(self, group: str) -> set[str]:
-        """The topics of which anybody of a group holds a queue, or did until a moment ago."""
+        """Return the topics of a group's leases, live or just expired."""
         return {lease.queue.topic for lease in self._leases.values() if lease.group == group}
 
     def rows(self, group: str | None = None, *, now: float) -> list[Lease]:
@@ -282,7 +282,7 @@ class LeaseTable:
     def _why_fenced(self, group: str, queue: MessageQueue, epoch: int | None, now: float) -> str:
         holder = self.holder(group, queue, now=now)
         where = f"{shown(str(queue))} of group {shown(group)!r}"
-        live = "none: nobody holds it" if holder is None else f"{holder.epoch}, held by {shown(holder.member)}"
+        live = "none" if holder is None else f"{holder.epoch}, held by {shown(holder.member)}"
         if epoch is None:
             return f"an epoch is missing for {where} (the live one: {live}): acquire the queue first"
         if holder is not None and holder.epoch == epoch:

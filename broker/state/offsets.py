@@ -1,11 +1,8 @@
 """
-How far each group has come in each queue: the next offset to deliver.
+Everything known of a group in a queue but its lease: progress, failed deliveries, crash suspects, copied messages.
 
-All that is known of a group in a queue but who holds it: progress, failed deliveries, marks, messages it gave away.
-
-What became of its dead letters is known here too: they lie in a queue that belongs to the group.
-
-A commit moves all of it in one step, here and when the log is repeated, so that only the commit itself is written.
+Progress is the next offset to deliver. The states of dead letters belong here, too: they lie in a queue of the group.
+A commit moves all of it in one step, here and during replay, so that only the commit itself is written to the log.
 """
 
 from __future__ import annotations
@@ -35,7 +32,7 @@ class OffsetTable:
         self._groups: dict[str, dict[MessageQueue, int]] = {}
         self._of_topic: dict[str, dict[str, None]] = {}  # the groups that have an offset in a topic
         self._topics_of: dict[str, dict[str, None]] = {}  # the same, the other way round
-        self._names: list[str] | None = None  # of all groups, sorted; None while nobody has asked since they changed
+        self._names: list[str] | None = None  # of all groups, sorted; None after they changed, until the next question
 
     def get(self, group: str, queue: MessageQueue) -> int:
         """The next offset to deliver, -1 if the group never committed one."""
@@ -55,7 +52,7 @@ class OffsetTable:
         return True
 
     def lower(self, group: str, queue: MessageQueue, queue_end: int) -> bool:
-        """Bring an offset behind the end of a queue that recovery shortened back to that end; says whether it was."""
+        """Lower an offset beyond the end of a queue that recovery shortened to that end; return whether it was."""
         if self.get(group, queue) <= queue_end:
             return False
         self._groups[group][queue] = queue_end

@@ -1,13 +1,10 @@
 """
-What is known of each producer's line of batches, so that each is stored once and in order.
+The batches of each producer by number, so that each is stored once and in order.
 
-A producer numbers its batches one after the other. The next number is appended, a known one is answered again, a
-later one is refused until the missing one came. A number is *spent* by a batch that was stored and by one that was
-refused for good; a refusal that may pass (the disk is full) leaves it to be used again.
-
-A higher epoch of a producer begins a line of its own, and everything of a lower one is refused from then on.
-
-One producer's line of batches: what became of its last numbers.
+A producer numbers its batches consecutively. The next number is appended, a known one is answered again, a later one
+is refused until the missing one came. A number is *spent* by a batch that was stored and by one that was refused for
+good; a refusal that may pass (the disk is full) leaves it to be used again. A higher epoch of a producer starts its
+numbers again, and everything of a lower one is refused from then on.
 
 The last batches lie in a ring of packed slots, 45 bytes each: as named tuples the last 256 of 20,000 producers would
 take more than a gigabyte. A number that is spent and has no slot was not stored, as long as it is not below
@@ -30,7 +27,7 @@ class Resumed(NamedTuple):
     """
     What became of the numbers that a producer asked for.
 
-    ``fates`` are those of ``first`` and behind, up to the one before ``next_sequence``; what became of numbers below
+    ``fates`` are those from ``first`` on, up to the one before ``next_sequence``; what became of numbers below
     ``first`` is not known any more. ``known`` is False if this producer was not met before, or was forgotten.
     """
 
@@ -164,7 +161,7 @@ class ProducerTable:
             self._account(producer, before)
 
     def retract(self, producer_id: int, epoch: int, sequence: int) -> None:
-        """A batch that was recorded or spent in this turn was not written: it and all behind it were never there."""
+        """A batch that was recorded or spent in this turn was not written: it and all after it were never there."""
         producer = self._producers.get(producer_id)
         if producer is not None and producer.epoch == epoch:
             producer.retract(sequence)
@@ -194,7 +191,7 @@ class ProducerTable:
 
     def apply(self, change: ProducerKnown, now: float) -> None:
         """
-        A row of a snapshot. Rows come in the order of :meth:`rows`, before any header behind the snapshot.
+        A row of a snapshot. Rows come in the order of :meth:`rows`, before any header after the snapshot.
 
         A row without a ring takes nothing from what is known already: a walk over the whole log meets such rows too.
         """
@@ -306,7 +303,7 @@ def _known(producer: ProducerRecord, producer_id: int, sequence: int, batch_crc:
         raise SequenceConflict(f"{name} was used for another batch: send these messages under a new number")
     if fate is None:
         raise SequenceConflict(
-            f"{name} lies too far behind the next one, {producer.last + 1}: whether it was stored is not known any more"
+            f"{name} lies too far before the next one, {producer.last + 1}: whether it was stored is not known any more"
         )
     if fate.code and fate.batch_crc == batch_crc:
         raise from_wire(fate.code, f"{name} was refused when it came first, for the same reason")
@@ -336,7 +333,7 @@ class Known(NamedTuple):
 
 
 class Spent(NamedTuple):
-    """A number that was used up without storing anything; ``code`` tells why, 0: that is not known any more."""
+    """A number that was used up without storing anything; ``code`` is the reason, 0: not known any more."""
 
     sequence: int
     batch_crc: int
@@ -359,7 +356,7 @@ class ProducerRecord:
 
     @property
     def first_known(self) -> int:
-        """The lowest number whose fate can be told."""
+        """The lowest number whose fate is known."""
         return max(self.floor, self.last - self.window + 1)
 
     def fate(self, sequence: int) -> Known | Spent | None:
@@ -394,7 +391,7 @@ class ProducerRecord:
         self.last = sequence - 1
 
     def retract(self, sequence: int) -> None:
-        """Make ``sequence`` the next one again: it and all behind it were not stored."""
+        """Make ``sequence`` the next one again: it and all after it were not stored."""
         if sequence > self.last:
             return
         first = self.first_known  # what was overwritten by the ones that go now is not known any more
@@ -419,7 +416,7 @@ class ProducerRecord:
         return _HEAD.pack(self.first_known, self.window) + self.ring
 
     def unpack(self, packed: bytes, last: int) -> int:
-        """Fill a new line from what :meth:`pack` gave; returns the position in the log behind its newest batch."""
+        """Fill a new line from what :meth:`pack` gave; return the position in the log after its newest batch."""
         self.last = last
         self.floor = last + 1
         self.fresh = False

@@ -1,10 +1,9 @@
 """
 From the log back to the tables: what each state change and batch header means at start.
 
-From the log back to what waits: which parked batches a start meets, and which of them were delivered.
-
-The origin of a copy names the place of the parked batch it was made from. Places only rise along the log, so that a
-binary search tells whether a copy was a delivery, and of what; its time then moves the watermark.
+:class:`DeferredLog` finds which deferred batches wait and which were delivered. The origin of a copy names the place of
+the deferred batch it was made from. Places only rise along the log, so a binary search decides whether a copy was a
+delivery, and of what; its time then moves the watermark.
 """
 
 from __future__ import annotations
@@ -71,8 +70,8 @@ class Replay:
         self._producers = producers
         self._deferred = deferred
         self._now = now
-        self._unnamed: list[_FoundCopy] = []  # copies behind which no change that names them was met yet
-        self.grace_s = 0.0  # what clients were told before this start
+        self._unnamed: list[_FoundCopy] = []  # copies without a change that names them so far
+        self.grace_s = 0.0  # what clients know from before this start
 
     def change(self, change: Change) -> None:
         """A change that was true when the broker went away."""
@@ -109,9 +108,9 @@ class Replay:
         """
         Whether a data batch belongs to a topic that exists at this place of the log.
 
-        A change that ends a generation stands behind all its batches, so that a batch of a living one is indexed when
-        it is met and dropped when the end is; what is met behind the end, or before a snapshot that no longer knows
-        the topic, belongs to nobody. Its producer's number is taken all the same.
+        A change that ends a generation stands after all its batches, so that a batch of a living one is indexed when
+        it is met and dropped when the end is; what is met after the end, or before a snapshot that no longer knows
+        the topic, is dropped. Its producer's number is taken all the same.
         """
         topic = self._topics.get(header.topic)
         return topic is not None and topic.generation == header.topic_gen and header.queue_id < topic.queues
@@ -121,7 +120,7 @@ class Replay:
         if header.origin:
             if not self._deferred.delivered(header.origin):
                 self._found_copy(header)
-            return  # whoever made it numbered the original
+            return  # the original has the number
         self._number(header, header.base_offset)
 
     def deferred(self, header: layout.Header) -> None:
@@ -140,13 +139,13 @@ class Replay:
             )  # fmt: skip
 
     def _found_copy(self, header: layout.Header) -> None:
-        """A copy; what it was copied for comes behind it, unless the log was torn there."""
+        """A copy; what it was copied for comes after it, unless the log was torn there."""
         is_deferred = header.kind == layout.KIND_PARKED
         if is_deferred or not (header.delay_level or header.deliver_at):  # else it was parked before, and is delivered
             self._unnamed.append(_FoundCopy(header.topic, header.origin, is_deferred))
 
     def _named(self, change: Entry) -> None:
-        """Copies and the change that names them stand in one write, one such write behind the other."""
+        """Copies and the change that names them stand in one write, one such write after the other."""
         match change:
             case Copied(is_all=False) | DeadHandled(is_again=False):
                 self._unnamed.clear()
@@ -167,7 +166,7 @@ class Replay:
                 position, index = batches.place_of(copy.origin)
                 header = _header(reader, position)
                 if header is None or not self.is_live(header):
-                    continue  # nobody can have it copied again
+                    continue  # it cannot be copied again
                 queue, offset = MessageQueue(header.topic, header.queue_id), header.base_offset + index
                 change = self._name(copy, queue, offset)
                 if change is not None:
@@ -191,7 +190,7 @@ class Replay:
         Owners of leases may come back, and are members of their groups until it is clear that they do not.
 
         Their grace runs from now, when the port is open. It is the longer of the one they know and the new one: a
-        client that is cut off believes in what it was told.
+        client that is cut off trusts the grace it knows.
         """
         since = now + max(self.grace_s - sessions.grace_s, 0.0)
         self._locks.ready(now=since)
@@ -213,7 +212,7 @@ TIDY: Final = 100_000  # batches more than after the last time: what was deliver
 
 
 class DeferredLog:
-    """Shown the log in order; :meth:`fill` tells the table what is left."""
+    """Collects deferred batches from the log in order; :meth:`fill` puts those that are left into the table."""
 
     def __init__(self, tidy: int = TIDY) -> None:
         self._tidy = tidy
@@ -246,7 +245,7 @@ class DeferredLog:
 
     def delivered(self, origin: int) -> bool:
         """A copy: whether it is a parked batch that became due."""
-        if not self._in_order:  # a checkpoint tells them by their time
+        if not self._in_order:  # a checkpoint has them by their time
             self._keep(sorted(range(len(self._positions)), key=self._positions.__getitem__))
             self._in_order = True
         position, _ = batches.place_of(origin)

@@ -2,8 +2,8 @@
 Sessions: a client as the broker knows it, over several connections.
 
 A session without a connection lives on for the grace, which runs from the last answer the broker gave it: a client
-believes in its leases only for a shorter time after the request of that answer was *sent*, so nothing is given away
-that somebody may still be working on. A session known from a lease in the log has the grace from its restoration.
+trusts its leases only for a shorter time after the request of that answer was *sent*, so no queue is granted again
+while its owner may still work on it. A session known from a lease in the log has the grace from its restoration.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TICK_S: Final = 0.001  # a deadline is the first moment that is *longer* ago tha
 
 @dataclass(slots=True, eq=False)
 class Session:
-    """A client. Whoever sends it an answer sets ``answered_at``; the rest is written by the tables."""
+    """A client. Its connection sets ``answered_at`` with each reply; the tables write the rest."""
 
     id: bytes
     member: str
@@ -81,7 +81,7 @@ class SessionTable:
         return session
 
     def forgive(self, *, now: float) -> None:
-        """Nobody could be answered for a while: all have the full grace from now, also those lost in a moment."""
+        """Give all sessions the full grace from now, after a time in which none could be answered."""
         for session in self._sessions.values():
             session.answered_at = max(session.answered_at, now)
 

@@ -1,10 +1,9 @@
 """
-All that is true of a broker at one moment, as the changes that bring it back.
+All state of a broker at one moment, as the changes that restore it; and the same for operators, as JSON files.
 
-What the broker knows, as JSON for people: ``config/topics.json``, ``consumerOffset.json`` and ``locks.json``.
-
-Each names the log position it was true at. The broker never reads them: the log says the same and more. A session id
-is shortened, since the whole one lets a client take the session over.
+``config/topics.json``, ``consumerOffset.json`` and ``locks.json`` each name the log position they were true at. The
+broker never reads them: the log says the same and more. Session ids are shortened, since a whole one lets a client
+take the session over.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ class Snapshot:
         """
         Everything, the end included.
 
-        ``rings``: with what the log tells as well, and a checkpoint must not ask it for: the last batches of each
+        ``rings``: with what is in the log as well, but a checkpoint must not read there: the last batches of each
         producer, and the parked batches that wait.
         """
         now, store = self._now(), self._store
@@ -61,7 +60,7 @@ class Snapshot:
         return changes
 
     def for_export(self) -> list[Change]:
-        """Topics, leases and offsets: what people ask for. It is told every few seconds, so the many are left out."""
+        """Return topics, leases and offsets for the exported files; made every few seconds, so the rest is left out."""
         changes: list[Change] = [topic.made() for topic in self._topics.all()]
         changes += [lease.granted() for lease in self._locks.rows(now=self._now())]
         changes += self._ledger.offsets.rows()

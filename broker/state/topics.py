@@ -150,7 +150,7 @@ class TopicTable:
         Repeat a change from the log; one that a younger generation or a growth replaced does nothing.
 
         Says whether it replaced an older generation: then what groups know of the topic belongs to the dead. A log
-        tells the end first, but a snapshot in the middle of it may be ahead of changes that could not be written.
+        has the end first, but a snapshot in the middle of it may be ahead of changes that could not be written.
         """
         known = self._topics.get(change.topic)
         if known is None or (known.generation, known.queues) <= (change.generation, change.queues):

@@ -44,7 +44,7 @@ class Started(NamedTuple):
     grace_s: float = 5.0  # logs that do not say so were written under the default
     inode: int = 0
     born_ns: int = 0
-    former: list[FormerStore] = []  # noqa: RUF012  # shared, so nobody may change it in place
+    former: list[FormerStore] = []  # noqa: RUF012  # shared: never changed in place
     accepted: bool = False
 
     @property
@@ -55,7 +55,7 @@ class Started(NamedTuple):
 
 class LeaseGranted(NamedTuple):
     """
-    A session owns a queue for its group, in place of whoever did before; ``ordered``: to process it in order.
+    A session owns a queue for its group, in place of its former owner; ``ordered``: to process it in order.
 
     Stands once more under the same epoch, with ``leaving``, when its owner has announced that it is going.
     """
@@ -100,7 +100,7 @@ class Attempted(NamedTuple):
     queue_id: int
     queue_offset: int
     attempts: int
-    runs: list[AttemptRun] = []  # noqa: RUF012  # shared, so nobody may change it in place
+    runs: list[AttemptRun] = []  # noqa: RUF012  # shared: never changed in place
 
 
 class TopicDeleted(NamedTuple):
@@ -136,7 +136,7 @@ class ProducerKnown(NamedTuple):
 
 
 class SnapshotEnded(NamedTuple):
-    """All that is true at this place of the log was told, in ``changes`` changes before this one."""
+    """Ends a snapshot: the ``changes`` changes before this one are all state at this place of the log."""
 
     position: int
     changes: int
@@ -172,7 +172,7 @@ class Copied(NamedTuple):
     """
     Copies of these messages are in the dead-letter topic of the group, or in its retry topic.
 
-    ``is_all``: and of no others of the queue; such a change stands behind no copies.
+    ``is_all``: and of no others of the queue; such a change follows no copies.
     """
 
     group: str
@@ -184,9 +184,9 @@ class Copied(NamedTuple):
 
 class DeadHandled(NamedTuple):
     """
-    What became of dead letters of a topic; runs with the state ``WAITING`` tell that nothing did.
+    What became of dead letters of a topic; runs with the state ``WAITING`` were not handled.
 
-    ``is_again``: as was said before; such a change stands behind no copies.
+    ``is_again``: as was said before; such a change follows no copies.
     """
 
     topic: str

@@ -1,10 +1,10 @@
 """
-The checkpoint: all that was true at a position of the log, so that a start need not read what lies before.
+The checkpoint: all state at a position of the log, so that a start need not read what lies before.
 
 It is written when everything below its position is durable in the log *and* in the indexes. It is a shortcut only: a
-missing or damaged one is passed over, and the log tells the same. One that cannot be read just now is not: it would be
-replaced, and with it goes the proof of what was synced. That proof counts also where the indexes are missing: then the
-whole log is read.
+missing or damaged one is ignored, and the log yields the same state. One that cannot be read just now is not ignored:
+it would be replaced, and with it goes the proof of what was synced. That proof counts also where the indexes are
+missing: then the whole log is read.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .scan import Scan, Unreadable
 NAME = "checkpoint"
 _MAGIC = b"RMQCKPT2"
 _CRC_BYTES = 4
-_PIECE = 100  # changes: those that tell what waits have 6 KiB each
+_PIECE = 100  # changes: those of waiting batches have 6 KiB each
 
 
 class BadCheckpoint(Exception):
@@ -58,7 +58,7 @@ class Checkpoint(NamedTuple):
 def pack(checkpoint: Checkpoint) -> bytes:
     """The file's content."""
     changes = checkpoint.changes
-    # In pieces: packing holds the interpreter, and this runs beside the loop. Checksums and joining do not.
+    # In pieces: packing holds the interpreter, and this runs in parallel to the loop. Checksums and joining do not.
     pieces = [pack_changes(changes[i : i + _PIECE]) for i in range(0, len(changes), _PIECE)]
     body = [frames.array_header(len(Checkpoint._fields)), *map(msgpack.packb, checkpoint[:-1])]
     body.append(frames.array_header(len(pieces)))
@@ -89,7 +89,7 @@ def unpack(data: bytes) -> Checkpoint:
         last = operator.index(begins), operator.index(header_crc)
     except (BadBatch, UnsupportedFormat) as error:
         raise BadCheckpoint(error.text) from error
-    except (TypeError, ValueError) as error:  # whoever wrote it meant something else
+    except (TypeError, ValueError) as error:  # it was written for something else
         raise BadCheckpoint(f"it has another shape: {error}") from error
     return Checkpoint(*head, last, changes)
 
@@ -146,7 +146,7 @@ def judge(known: Checkpoint, files: Files, log: CommitLog) -> None:
         BadCheckpoint: the log alone is to be believed.
     """
     if known.position < log.start:
-        raise BadCheckpoint(f"the log begins behind it, at {log.start}")
+        raise BadCheckpoint(f"the log begins after it, at {log.start}")
     store_id = first_store_id(files, log.extents()[0])
     if store_id is not None and not known.stores.has(store_id):
         raise BadCheckpoint("it is of another store")

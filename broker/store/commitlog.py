@@ -1,16 +1,16 @@
 """
-The commit log: one line of batches over many segments, addressed by physical offset.
+The commit log: one sequence of batches over many segments, addressed by physical offset.
 
-Appending has two steps. :meth:`CommitLog.stage` hands out a position; :meth:`CommitLog.write` puts everything
-staged into the file with one ``writev``. If that fails, nothing of it exists: positions are handed out again.
-A segment that has reached its size is full; whoever stages next begins another one with :meth:`CommitLog.roll`.
+Appending has two steps. :meth:`CommitLog.stage` assigns a position; :meth:`CommitLog.write` appends everything staged
+with one ``writev``. If that fails, none of it exists and the positions are assigned again. A segment that has reached
+its size is full: the next batch begins another one through :meth:`CommitLog.roll`.
 
 Only the newest segment and those not yet synced have a descriptor of their own; the others are read through a few
-shared ones. The loop alone closes descriptors, and only those of segments that the flusher has gone past for good:
-``_unsynced`` holds the segments that the flusher may still touch, and it takes one out *after* its last use. So no
+shared ones. The loop alone closes descriptors, and only those of segments that the flusher has left for good:
+``_unsynced`` holds the segments that the flusher may still touch, and it removes one *after* its last use. So no
 descriptor is closed under a running sync, and its number is not given to another file meanwhile.
 
-The newest batches of the log, in memory: whoever reads at the end never touches a file.
+The newest batches are also kept in memory, so that a reader at the end of the log never touches a file.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class CommitLog:
         self.written = self.segments[-1].end
         self.durable = 0  # set by recovery, then by the loop when the flusher posts
         self.end = self.written
-        self.head_end = 0  # of the snapshot that the newest segment begins with; told by the store
+        self.head_end = 0  # of the snapshot that the newest segment begins with; set by the store
         self._staged: list[Buffer] = []
         self._roll_error: int | None = None  # why no new segment could be made, the last time
 
@@ -233,7 +233,7 @@ class CommitLog:
         """
         End recovery: all that is kept becomes durable, and only the newest segment stays open.
 
-        What lies behind ``proven`` is written once more before, through the descriptor that is then synced; what lies
+        What lies after ``proven`` is written once more before, through the descriptor that is then synced; what lies
         before it is on the disk already.
 
         Raises:
@@ -262,7 +262,7 @@ class CommitLog:
         self._add(Segment.create(self._files, self._directory, position))
 
     def drop_after(self, index: int) -> None:
-        """Remove the segments behind one; recovery has copied what they held."""
+        """Remove the segments after one; recovery has copied what they held."""
         for segment in self.segments[index + 1 :]:
             segment.close()
             self._files.unlink(segment.path)
@@ -286,7 +286,7 @@ class CommitLog:
         return gone
 
     def close(self) -> None:
-        """Close all segments; whoever wants durability has called :meth:`sync`."""
+        """Close all segments without a sync."""
         for segment in self.segments:
             segment.close()
         self.readers.close()
@@ -303,7 +303,7 @@ def _done_with(segments: Sequence[Segment]) -> int:
     return len(segments) - 1
 
 
-OVERHEAD = 700  # bytes of memory that a batch takes beside its own, so that many small ones are bounded too
+OVERHEAD = 700  # bytes of memory that a batch takes in addition to its own, so that many small ones are bounded too
 
 
 class Recent:

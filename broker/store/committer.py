@@ -2,12 +2,12 @@
 The work of one loop turn, made durable together.
 
 Handlers stage batches and record changes while the loop reads its sockets; once a turn everything is written with
-one ``writev`` and published. Answers wait here until the disk is as far as the flush mode promises. There is no
-task and no future: an answer is a callback in line behind a log position.
+one ``writev`` and published. Replies wait here until the disk is as far as the flush mode promises. There is no
+task and no future: a reply is a callback queued for a log position.
 
-A failed write throws the turn's sends away and tells their senders. State changes are already true in memory, so
-they stay in line, and so do the answers that wait for them: nothing is answered before it is in the log. Only a request
-that its client repeats anyway is refused then.
+A failed write discards the sends of the turn and refuses them. State changes are already true in memory, so they stay
+queued, and so do the replies that wait for them: nothing is replied before it is in the log. Only a request that its
+client repeats anyway is refused then.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ RETRY_S = 0.1
 
 
 class WriteTicket(Protocol):
-    """Somebody who waits for batches of this turn."""
+    """A request that waits for batches of this turn."""
 
     def stored(self) -> None:
         """The batches are as durable as the flush mode promises."""
@@ -55,7 +55,7 @@ class _Refusable(NamedTuple):
 
 class Committer:
     """
-    Collects a turn, commits it, and releases what waited for it. ``exposed`` is told which queues can be read on.
+    Collects a turn, commits it, and releases what waited for it. ``exposed`` gets the queues that grew.
 
     ``clock`` measures how long turns wait for the disk.
     """
@@ -78,7 +78,7 @@ class Committer:
         self._failing = False  # the turn that ends now could not be written
         self._failure: OSError | None = None  # of the newest write
         self._changes: list[Change] = []
-        self._staged: list[Change] = []  # changes that a send of this turn had to come behind
+        self._staged: list[Change] = []  # changes that a send of this turn had to come after
         self._topic_made = False  # whether one of the unstaged changes makes a topic
         self._sends: list[WriteTicket] = []
         self._answers: list[Callable[[], None]] = []
@@ -89,7 +89,7 @@ class Committer:
         self._total_wait_s = 0.0
 
     def attach(self, request_flush: Callable[[], None]) -> None:
-        """Name whom to tell that something was written."""
+        """Set what asks for a flush after a write."""
         self._request_flush = request_flush
 
     def add_send(self, ticket: WriteTicket) -> None:
@@ -109,15 +109,15 @@ class Committer:
             self._stage_changes()
 
     def in_order(self) -> None:
-        """Something is about to be staged that must come behind everything that was recorded so far."""
+        """Stage what was recorded so far: what comes next must stand after it in the log."""
         self._stage_changes()
 
     def append_now(self, changes: Sequence[Change], ticket: WriteTicket, written: Callable[[], None]) -> None:
         """
         Write the turn so far, with what was staged for a ticket and the changes that hold only together with it.
 
-        ``written`` makes them true, before anybody can look. If the write fails they were never there, unlike other
-        changes, and the ticket is told so before this returns.
+        ``written`` makes them true before any other callback runs. If the write fails they were never there, unlike
+        other changes, and the ticket fails before this returns.
         """
         self.in_order()
         self._store.stage_changes(changes)
@@ -240,7 +240,7 @@ class Committer:
 
     @property
     def idle(self) -> bool:
-        """Whether nobody waits for the disk."""
+        """Whether nothing waits for the disk."""
         return not (self._scheduled or self._waiting or self._changes or self._sends or self._answers)
 
 

@@ -1,15 +1,14 @@
 """
-The index of one queue: which batch of the log holds which queue offset.
+The index of one queue: which batch of the log has which queue offset.
 
 An entry has 20 bytes (physical offset 8, size 4, tag hash 8), one a message; the entries of a batch point to the
-same record. The index is a function of the log: the loop notes a few bytes a batch, and a thread beside it makes the
-entries and writes them in large pieces. Size 0 stands for messages that are damaged. Neither descriptors nor
-directories are had before they are needed, so that a queue with few messages costs a few hundred bytes and no file.
+same record. The index is a function of the log: the loop notes a few bytes a batch, and a thread makes the entries
+and writes them in large pieces. Size 0 marks messages that are damaged. Descriptors and directories are created when
+they are first needed, so that a queue with few messages costs a few hundred bytes and no file.
 
-The tags of batches whose index entries are in no file yet: as few bytes a message as an entry has, or less.
-
-A long batch with few tags keeps the column it came with. Elsewhere that would be some hundred bytes a message, in
-objects that the garbage collector walks over, and there may be many queues: of those the hashes are made at once.
+Until entries are in a file, the tags of their batches wait in memory, in at most as many bytes a message as an entry
+has. A long batch with few tags keeps the column it came with. For others that column would take some hundred bytes a
+message, in objects that the garbage collector visits, in perhaps many queues: their hashes are made at once.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ ReadEntries = Callable[[str, int, int], bytes]  # path, size, place
 
 
 class Location(NamedTuple):
-    """Where a batch lies in the log; ``size`` 0: it is damaged. ``end_offset`` is the queue offset behind it."""
+    """Where a batch lies in the log; ``size`` 0: it is damaged. ``end_offset`` is the queue offset after it."""
 
     position: int
     size: int
@@ -148,7 +147,7 @@ class PackedEntries(NamedTuple):
 
 
 class PendingEntries(NamedTuple):
-    """Batches whose entries are to be made and written, by whichever thread; ``end`` is the offset behind the last."""
+    """Batches whose entries are to be made and written, by whichever thread; ``end`` is the offset after the last."""
 
     directory: str
     per_file: int
@@ -208,13 +207,13 @@ class ConsumeQueue:
         self.published = 0
         self.readable = 0
         self.epochs: list[int] = []  # pairs, flat: a log epoch, and the first offset that was stored under it
-        # Of the newest batches, and of all whose entries are in no file yet; beside them their place in the log.
+        # Of the newest batches, and of all whose entries are in no file yet; with their place in the log.
         self._bases = array("Q")
         self._positions = array("Q")
         self._sizes = array("I")
         self._tags: WaitingTags | None = None  # of batches in no file, if any has some
         self._flushed = 0  # the queue offset up to which the files reach: a batch ends there
-        self._writing = 0  # how many entries behind it are on their way
+        self._writing = 0  # how many entries after it are on their way
 
     def belong(self, generation: int, directory: str) -> None:
         """Be a queue of this generation of its topic, with files in this directory."""
@@ -239,7 +238,7 @@ class ConsumeQueue:
         return (self.published - self._flushed) * ENTRY.size >= FLUSH_BYTES
 
     def add_gap(self, position: int, end_offset: int) -> None:
-        """The messages up to ``end_offset``, which lay at ``position`` or right behind, are damaged."""
+        """The messages up to ``end_offset``, which lay at ``position`` or right after, are damaged."""
         self.end = end_offset
         self._append(position, 0, end_offset - self.published)
 
@@ -337,7 +336,7 @@ class ConsumeQueue:
         self._writing = 0
 
     def raise_min(self, min_offset: int) -> list[str]:
-        """The log lost its oldest messages; returns the files that nobody needs any more."""
+        """The log lost its oldest messages; returns the files that are not needed any more."""
         first = self.min_offset // self._per_file
         self.min_offset = max(self.min_offset, min_offset)
         last = min(self.min_offset, self._flushed) // self._per_file
@@ -355,7 +354,7 @@ class ConsumeQueue:
         """
         The index as it is now, for a thread: what is in memory is copied, what is in files never changes.
 
-        ``ask_log`` finds what the files do not say. With an ``offset``, for that one only, or the first behind it that
+        ``ask_log`` finds what the files do not say. With an ``offset``, for that one only, or the first after it that
         the queue holds: little is copied then.
         """
         part = slice(None)
@@ -407,7 +406,7 @@ def file_of(directory: str, per_file: int, offset: int) -> str:
 
 def _batch_end(run: bytes, at: int, count: int, guess: int) -> int:
     """
-    The index of the first entry behind those of the batch at ``at``; positions never fall in a queue.
+    Return the index of the first entry after those of the batch at ``at``; positions never fall in a queue.
 
     ``guess`` is the length of the batch before: most batches of a queue are alike.
     """
@@ -437,14 +436,14 @@ class WaitingTags:
 
     def __init__(self) -> None:
         self._columns: dict[int, TagColumn] = {}  # by the offset of the first message
-        self._offsets = array("Q")  # of the messages of other batches, and beside them the hashes of their tags
+        self._offsets = array("Q")  # of the messages of other batches, next to the hashes of their tags
         self._hashes = array("q")
 
     def __bool__(self) -> bool:
         return bool(self._columns or self._offsets)
 
     def add(self, base: int, tags: TagColumn) -> None:
-        """The batch at ``base``, behind all others, has these."""
+        """Add the tags of the batch at ``base``, which is after all others."""
         count = len(tags.codes)
         if count >= MESSAGES_A_TAG * max(len(tags.names), 1):
             self._columns[base] = tags

@@ -1,12 +1,9 @@
 """
-The data directory: made, locked against a second broker, and named by ``store.json``.
+The data directory: created, named by ``store.json``, and locked against other processes.
 
-A data directory that is read while no broker uses it: held so that none starts meanwhile.
-
-The lock of a data directory: on the directory itself, and on the file ``lock`` in it.
-
-The file is what older versions look at. The directory is locked as well because removing a file that is locked lets
-the next process lock another one of the same name.
+A broker locks it exclusively. Tools that read the log of a stopped broker share a lock, so that none starts meanwhile.
+The lock is on the directory and on the file ``lock`` in it. Older versions only look at the file; the directory is
+locked as well because removing a locked file lets the next process lock another file of the same name.
 """
 
 from __future__ import annotations
@@ -124,7 +121,7 @@ class DataDirectory:
         except FileNotFoundError:
             return {}
         except (TypeError, ValueError) as error:
-            text = f"{file} is no store file ({error}): removing it is safe, since the log holds what it says"
+            text = f"{file} is not a store file ({error}): removing it is safe, since the log holds what it says"
             raise StoreError(text) from error
         if store.get("format") != FORMAT or store.get("incompatible"):
             text = f"{file} names format {store.get('format')} {store.get('incompatible') or ''}".rstrip()
@@ -184,7 +181,7 @@ class DataDirectory:
 
     @property
     def config(self) -> Path:
-        """Where the snapshots for people lie."""
+        """Where the state exported for operators lies."""
         return self.path / "config"
 
     @property
@@ -214,7 +211,7 @@ class SharedLock:
     """
     The lock of a data directory, shared with other readers, in a ``with`` block or until :meth:`close`.
 
-    A copy needs no lock file. ``instead`` is what to do with a copy, for people.
+    A copy needs no lock file. ``instead`` says what to do with a copy.
     """
 
     def __init__(self, path: Path, instead: str) -> None:

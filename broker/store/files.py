@@ -35,8 +35,8 @@ UNREADABLE: Final = frozenset({
 })  # fmt: skip
 _WAITS = (errno.EAGAIN, errno.EOPNOTSUPP, errno.ENOSYS)
 _LOST = (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EBADF)  # of beginning to write; else the system does as it likes
-# Of sync_file_range: begin to write, wait for nothing. Only whoever waits is told of a failed write, and then others
-# are not: so fdatasync, which follows, still tells all.
+# Of sync_file_range: begin to write, wait for nothing. A failed write is reported once, to a caller that waits:
+# so fdatasync, which follows, still reports all.
 _WRITE_ONLY = 2
 _AT_FDCWD = -100  # of statx: a path is relative to the working directory
 _STATX_BTIME = 0x800
@@ -51,7 +51,7 @@ class Files:
         return os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o600)
 
     def open_to_read(self, path: AnyPath) -> int:
-        """A descriptor to read a file; a pipe in its place keeps nobody waiting."""
+        """A descriptor to read a file; does not wait if a pipe is in its place."""
         return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
 
     def close(self, fd: int) -> None:
@@ -132,7 +132,7 @@ class Files:
         os.unlink(path)
 
     def remove_tree(self, path: AnyPath) -> None:
-        """Remove a directory and all in it; one that is missing is no error."""
+        """Remove a directory and all in it; one that is missing is ignored."""
         shutil.rmtree(path, ignore_errors=True)
 
     def names(self, path: AnyPath) -> list[str]:
@@ -215,7 +215,7 @@ class Files:
             self.rename(temporary, path)
 
     def replace_file(self, path: Path, content: bytes, *, durable: bool = True) -> None:
-        """Write a file so that whoever looks sees the old or the new content; ``durable``: also after a power cut."""
+        """Write a file so that a reader sees the old or the new content; ``durable``: also after a power cut."""
         temporary = path.with_name(path.name + ".tmp")
         fd = self.open(temporary, create=True)
         try:
@@ -255,7 +255,7 @@ _SYNC_FILE_RANGE = _find("sync_file_range", ctypes.c_int, ctypes.c_int64, ctypes
 
 # ---- index files that the disk refuses
 
-ASIDE = ".unreadable"  # behind the name of a file that was put aside
+ASIDE = ".unreadable"  # suffix of a file that was put aside
 _PASSING = (
     errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EROFS, errno.EAGAIN, errno.EINTR,
 )  # fmt: skip
@@ -288,7 +288,7 @@ class IndexFaults:
 
     def read_failed(self, path: AnyPath, error: OSError) -> None:
         """
-        Note that a file cannot be read; one that is missing is no fault of the disk.
+        Note that a file cannot be read; one that is missing is not the fault of the disk.
 
         Raises:
             OSError: the error passes by itself.

@@ -1,13 +1,13 @@
 """
-Group commit: a thread that makes the log durable and tells how far.
+Group commit: a thread that makes the log durable and posts how far.
 
-The loop writes and publishes; the flusher reads how far that got, syncs, and posts the position. Whoever waits
-for a position is released by the loop. One ``fdatasync`` so covers every send that waits.
+The loop writes and publishes; the flusher reads how far that got, syncs, and posts the position, and the loop releases
+what waits for it. One ``fdatasync`` covers every send that waits.
 
-Where nobody waits for it (``async``), a sync that has much to write would hold up the loop all the same: the system
-locks what it writes out, and the end of the file with it. So the system is asked to begin early, a few megabytes at a
-time and never with the end of the file, and the sync itself finds little left to do. That may wait, too, where the disk
-has more to do than it takes; so it is not asked for when a sync is due before it would be back.
+Without waiting sends (``async``), a sync with much to write would still hold up the loop: the system locks what it
+writes out, and the end of the file with it. So the system is asked to begin early, a few megabytes at a time and never
+with the end of the file, and the sync itself finds little left to do. That request may wait, too, where the disk is
+overloaded; so it is skipped when a sync is due before it would return.
 """
 
 from __future__ import annotations
@@ -107,20 +107,20 @@ class Flusher:
         while self._wanted.is_set() or not self._stopping.is_set():
             try:
                 position = self._rest_and_sync()
-            except Exception as error:  # also of a defect: a thread that ends in silence leaves everybody waiting
+            except Exception as error:  # also of a defect: a thread that ends silently leaves all requests waiting
                 if not isinstance(error, OSError):
                     log.exception("flusher.failed")
-                self._post(self._failed, error)  # what a failed fsync left behind is unknown: never try again
+                self._post(self._failed, error)  # the state after a failed fsync is unknown: never try again
                 return
             if position is not None:
                 self._post(self._synced, position)
 
     def _rest_and_sync(self) -> int | None:
-        """The position reached; None if nobody asked for anything within the interval."""
+        """The position reached; None if no sync was requested within the interval."""
         pause = pause_s(self._interval_s, self._last_s)
         if pause <= SHORT_S:
             self._wanted.wait()
-        # Else by the clock alone: woken by a request, this thread would take the interpreter from whoever serves it.
+        # Else by the clock alone: woken by a request, this thread would take the interpreter from the loop.
         self._pause(pause)
         if not self._wanted.is_set():
             return None

@@ -21,7 +21,7 @@ from .directory import DataDirectory, LogIdentity, StoreError, new_store_id
 
 EPOCHS_SINCE = 1_767_225_600  # 2026-01-01T00:00:00Z: seconds since then stay below 2^31 until the year 2094
 COPY_STEP = 1 << 21  # 24 days: how far the original's clock may have been ahead
-EPOCH_SPREAD = 1 << 12  # where the clock is behind the epochs, two starts after the same one differ by chance
+EPOCH_SPREAD = 1 << 12  # where the clock is below the epochs, two starts after the same one differ by chance
 MAX_FORMER = 64  # where inodes are not stable, every start adds one
 _CLOCK_LIMIT = MAX_LOG_EPOCH - (1 << 24)  # a clock beyond is wrong, and must not use up all epochs
 
@@ -50,7 +50,7 @@ class History(NamedTuple):
     """
     What one start of a broker stores messages under.
 
-    ``start_id`` is random: it tells two starts apart that have the same log epoch. ``is_copy``: this is the first
+    ``start_id`` is random: it distinguishes two starts that have the same log epoch. ``is_copy``: this is the first
     start on a copy of another store. ``accepted``: an operator lets readers of another history continue in this one.
     """
 
@@ -159,7 +159,7 @@ def next_log_epoch(last: int, wall_us: int, spread: int = 0, step: int = 0) -> i
 
     The clock keeps epochs of two copies apart that were started at different times. A recognised copy goes a ``step``
     further, so that a clock that stands still, or was ahead when the original was started, does no harm. While the
-    clock is behind the epochs, as for weeks after such a step, only ``spread``, which is random, keeps those of a copy
+    clock is below the epochs, as for weeks after such a step, only ``spread``, which is random, keeps those of a copy
     that was not recognised apart.
 
     Raises:

@@ -93,9 +93,9 @@ class IndexBacklog:
         self._keyed: list[KeyedBatch] = []  # batches that the key index does not know yet
         self._keys_from = 0  # the position from which on it knows nothing
         self._keys_busy = False
-        self._reached = 0  # the position up to which the log was told to us
+        self._reached = 0  # the position up to which the log was noted
         self._dropped: list[str] = []  # folders of what ends with the next write of the log
-        self._garbage: list[tuple[int, str]] = []  # and those of what has ended, with the position behind that
+        self._garbage: list[tuple[int, str]] = []  # and those of what has ended, with the position after that
 
     def begin(self, position: int) -> None:
         """The indexes hold the log up to here."""
@@ -112,7 +112,7 @@ class IndexBacklog:
         self._keyed.append(keyed)
 
     def reach(self, position: int) -> None:
-        """The log up to here has been told."""
+        """Note that the log up to here is in the backlog."""
         self._reached = position
         self._garbage += [(position, directory) for directory in self._dropped]
         self._dropped.clear()

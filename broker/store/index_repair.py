@@ -27,7 +27,7 @@ from .scan import Good, Scan
 log = get_broker_logger(__name__)
 
 _LOOK_BACK = 256  # entries before the asked one, in which a good one is looked for
-_WALK_BYTES = 64 << 20  # of the log, behind the first batch that was found
+_WALK_BYTES = 64 << 20  # of the log, after the first batch that was found
 
 
 class _Sound(NamedTuple):
@@ -36,7 +36,7 @@ class _Sound(NamedTuple):
 
 
 class RestoredMessages(NamedTuple):
-    """Batches that are sound after all, one behind the other in their queue."""
+    """Batches that are sound after all, one after the other in their queue."""
 
     buffers: list[bytes]
     next_offset: int
@@ -60,7 +60,7 @@ class IndexRepair(NamedTuple):
 
     def run(self, bounds: Bounds) -> RestoredMessages | LostMessages:
         """
-        The batch that holds the offset and some behind it, indexed again if the disk lets us; or how far none is left.
+        The batch that holds the offset and some after it, indexed again if the disk lets us; or how far none is left.
 
         Raises:
             OSError: a segment is gone, since the log was shortened meanwhile.
@@ -177,7 +177,7 @@ class IndexRepair(NamedTuple):
         file = file_of(self.window.directory, self.window.per_file, first)
         try:
             self._write(PackedEntries(self.window.directory, self.window.per_file, first, packed))
-        except OSError as error:  # a full disk keeps nobody from reading
+        except OSError as error:  # a full disk does not prevent reading
             if self.faults.is_first("not repaired", file):
                 log.error("index.not_repaired", queue=str(self.queue), first=first, end=end, error=str(error))
         else:

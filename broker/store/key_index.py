@@ -83,7 +83,7 @@ class _Latest(NamedTuple):
     block: Block | None
 
 
-BLOCK_HASHES: Final = 64 << 10  # a block is closed behind the batch that brings it there
+BLOCK_HASHES: Final = 64 << 10  # a block is closed after the batch that brings it there
 
 
 class KeyIndex:
@@ -192,7 +192,7 @@ class KeyIndex:
 
     # ---- recovery and retention
 
-    def recover(self, starts: Sequence[int], begin: int, *, anew: bool) -> None:
+    def recover(self, starts: Sequence[int], begin: int, *, from_scratch: bool) -> None:
         """
         Forget what was said of the log from ``begin`` on, or everything; ``starts`` are its segments, oldest first.
 
@@ -206,7 +206,7 @@ class KeyIndex:
             segments = list(starts)
         current = starts[max(bisect_right(starts, begin) - 1, 0)]
         for segment in segments:
-            if anew or segment not in starts:
+            if from_scratch or segment not in starts:
                 self.drop(segment)
             elif segment >= current:
                 self.cut(segment, begin)
@@ -214,7 +214,7 @@ class KeyIndex:
 
     def cut(self, segment: int, position: int) -> int:
         """
-        Forget what the file of a segment says of the log at ``position`` and behind, and whatever in it is damaged.
+        Forget what the file of a segment says of the log at ``position`` and after, and whatever in it is damaged.
 
         Every byte of the file is judged. Returns the position up to which it speaks of the log without a gap: from
         there on the caller indexes again by :meth:`extend` (with nothing, if nothing is left to index). A file that
@@ -253,7 +253,7 @@ class KeyIndex:
         return True
 
     def _shorten(self, segment: int, position: int | None) -> tuple[int, int]:
-        """Cut a file behind its good part, and at a position if there is one: what is covered, and the new size."""
+        """Cut a file after its good part, and at a position if there is one: what is covered, and the new size."""
         fd = self._files.open(self._path(segment))
         try:
             whole = self._files.size(self._path(segment))
@@ -283,7 +283,7 @@ class KeyIndex:
         """
         Remove the file of a segment, and one that was put aside.
 
-        A file that is missing is no error, and one that stays is not read any more.
+        A file that is missing is ignored, and one that stays is not read any more.
         """
         path = self._path(segment)
         with suppress(OSError):

@@ -1,14 +1,10 @@
 """
-Finding stored messages: by key, by id, by time. Runs in a thread, on a reader of its own.
+Finding stored messages by key, by id and by time, in a thread.
 
-The key index names batches that may hold a key; here each is read, judged and asked for the key itself. So what is
-found is right whatever the index says.
-
-The log as a thread reads it that is not the loop's: through descriptors of its own.
-
-A reader is made on the loop, from the segments and the readable end of that moment, used for one piece of work in a
-thread, and closed. It never hands out what may not be read yet. A segment that retention removes meanwhile reads as
-nothing.
+The key index names batches that may hold a key; each is read, verified and searched for the key itself, so that every
+result is right whatever the index says. A :class:`LogReader` reads the log through descriptors of its own. The loop
+creates it from the segments and the readable end of that moment, a thread uses it for one piece of work, and closes
+it. It never returns what may not be read yet. A segment that retention removes meanwhile reads as empty.
 """
 
 from __future__ import annotations
@@ -142,7 +138,7 @@ def get(message_id: str, stores: StoreIds, reader: LogReader, alive: Alive) -> F
     The message of an id, in its batch.
 
     Raises:
-        BadRequest: that is no message id.
+        BadRequest: that is not a message id.
         MessageNotFound: nothing of that id is (or is any longer) in this store.
         Damaged: it was there.
     """
@@ -154,7 +150,7 @@ def get(message_id: str, stores: StoreIds, reader: LogReader, alive: Alive) -> F
         text = f"the message {message_id} belongs to the store {store:016x}, and this broker has {stores.current:016x}"
         raise MessageNotFound(f"{text}: ask the broker that has it")
     if position < reader.first:
-        raise MessageNotFound(f"the message {message_id} is no longer stored: the log now begins behind it")
+        raise MessageNotFound(f"the message {message_id} is no longer stored: the log now begins after it")
     missing = MessageNotFound(f"there is no message {message_id} in this store")
     data = reader.batch(position)
     if data is None:
@@ -165,7 +161,7 @@ def get(message_id: str, stores: StoreIds, reader: LogReader, alive: Alive) -> F
         if reader.head(position) is None:  # no batch begins there: the id was never given
             raise missing from error
         raise Damaged(f"the message {message_id} lies in a damaged batch: {error.text}") from error
-    # The producer of a delayed message was told the id of the one that waits.
+    # The producer of a delayed message knows the id of the one that waits.
     kinds = (layout.KIND_DATA, layout.KIND_PARKED)
     if index >= header.count or not _is_message(header, position, alive, kinds):
         raise missing
@@ -193,7 +189,7 @@ def offset_at(
     while first < end:
         middle = known = (first + end) // 2
         time, step = time_of(middle), 1
-        while time is None and known + step < end:  # damage: ask somebody behind it
+        while time is None and known + step < end:  # damage: ask a later one
             known += step
             step *= 2
             time = time_of(known)
@@ -293,7 +289,7 @@ class LogReader:
                 at = self._next(at + layout.ALIGN, end)
 
     def _next(self, at: int, end: int) -> int:
-        """The first sound header at ``at`` or behind it, or ``end``."""
+        """The first sound header at ``at`` or after it, or ``end``."""
         while at < end:
             window = self._read(at, _WINDOW)
             hit = window.find(_MAGIC)

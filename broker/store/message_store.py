@@ -1,11 +1,9 @@
 """
-The store as the services see it: stage, write, expose, read.
+The store as handlers and jobs see it: stage, write, expose, read.
 
 Batches of one loop turn are staged, written together and then published in the queue indexes. ``expose`` makes
-them readable: at once when answers do not wait for the disk, else when the flusher has posted their position.
-Every segment but the first begins with a snapshot, so that the segments before it can go.
-
-Batches that were given a place in the log and are not written yet.
+them readable: at once when replies do not wait for the disk, else when the flusher has posted their position.
+Every segment but the first begins with a snapshot, so that the segments before it can be removed.
 """
 
 from __future__ import annotations
@@ -63,8 +61,8 @@ class MessageStore:
     """
     The log of a data directory and the indexes made from it.
 
-    Not thread-safe: it belongs to the event loop, but for ``log.sync``, which the flusher calls. ``snapshot`` tells
-    all that is true now; it is set by the composition root, and asked for between two turns only.
+    Not thread-safe: it belongs to the event loop, but for ``log.sync``, which the flusher calls. ``snapshot`` returns
+    all state; it is set by the composition root, and asked for between two turns only.
     """
 
     def __init__(
@@ -107,7 +105,7 @@ class MessageStore:
 
     def recover(self, tables: StateTables) -> Recovered:
         """
-        Fill queues and tables from the checkpoint and the log behind it, or from the log alone.
+        Fill queues and tables from the checkpoint and the log after it, or from the log alone.
 
         Raises:
             StoreError: a newer version wrote here, or the log contradicts itself.
@@ -133,7 +131,9 @@ class MessageStore:
                 head = read_head(self.files, str(self.log.segments[0].path), self.log.start)
                 obsolete = rebuild.raise_minimums(head.changes if head is not None else ())
         starts = [segment.start for segment in self.log.segments]
-        self.keys.recover(starts, max(begin, proven), anew=known is None)  # what it keeps is passed over by the walk
+        self.keys.recover(
+            starts, max(begin, proven), from_scratch=known is None
+        )  # what it keeps is passed over by the walk
         self.backlog.begin(begin)
         cut = Recovery(self.files, self.log, self.directory.quarantine, rebuild, proven).run(begin)
         rebuild.ended()
@@ -195,7 +195,7 @@ class MessageStore:
         return queue
 
     def readable_range(self, of: MessageQueue) -> tuple[int, int]:
-        """The offsets of a queue that can be read: the first, and the one behind the last."""
+        """The offsets of a queue that can be read: the first, and the one after the last."""
         queue = self.queue(of)
         return queue.min_offset, queue.readable
 
@@ -296,7 +296,7 @@ class MessageStore:
         return min(self._staged_deferred).due_at if self._staged_deferred else None
 
     def stage_changes(self, changes: Sequence[Change]) -> None:
-        """Put state changes in line, behind what was staged before; they are born when the clock says."""
+        """Stage state changes after what was staged before; they are born when the clock says."""
         for body in pack_in_pieces(changes):
             batch = batches.encode("", 0, batches.Rows([body], max(self._wall_us(), 0)), kind=layout.KIND_STATE)
             self._place(batch, layout.FIXED_HEADER + layout.ALIGN, Owner(0, 0, 0, 0, layout.KIND_STATE))
@@ -401,7 +401,7 @@ class MessageStore:
         ask_log = log_asker(self.files, of, queue.generation, self.log.extents(), self.faults)
         return queue.locator(self.files, offset, ask_log)
 
-    # ---- files beside the log
+    # ---- index files
 
     @property
     def index_lag(self) -> int:
@@ -458,7 +458,7 @@ class MessageStore:
 
 
 class Placed(NamedTuple):
-    """Where a staged batch will lie; ``end`` is the log position behind it. A parked one has ``base_offset`` -1."""
+    """Where a staged batch will lie; ``end`` is the log position after it. A deferred one has ``base_offset`` -1."""
 
     base_offset: int
     physical_offset: int
@@ -467,7 +467,7 @@ class Placed(NamedTuple):
 
 
 class Owner(NamedTuple):
-    """What a batch is stamped with beside its place; ``base_offset`` of a parked one is the time it is due."""
+    """What a batch is stamped with besides its place; ``base_offset`` of a deferred one is the time it is due."""
 
     base_offset: int
     origin: int

@@ -1,11 +1,11 @@
 """
 Batches of a queue read from the log: on the loop while that never waits, else by a thread.
 
-The newest lie in memory as they were written. Whatever comes from a file is judged by its checksums before anybody
-gets it, so that what the disk changed is answered as damaged and never handed out.
+The newest lie in memory as they were written. Whatever comes from a file is verified by its checksums first, so that
+corrupted data is reported as damaged and never delivered.
 
-A read may be for some tags only. Then a batch whose header says that it has none of them is passed, and what else is
-wrong with it does not matter; the header itself is judged all the same.
+A read may be for some tags only. Then a batch whose header says that it has none of them is skipped, and what else is
+wrong with it does not matter; the header itself is verified all the same.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .index_repair import IndexRepair, LostMessages
 from .scan import read_or_zeros
 
 LOOP_BYTES = 64 << 10  # read and judged on the loop; more is for a thread, also if it is in the page cache
-RUN_BYTES = 1 << 20  # of batches that lie one behind the other, read with one call
+RUN_BYTES = 1 << 20  # of batches that lie one after the other, read with one call
 MUCH_LONGER = 4  # times a batch: a frame that is not kept in memory for it
 
 
@@ -54,7 +54,7 @@ class ReadBatches(NamedTuple):
 
 
 class DamagedRange(Exception):
-    """The asked offset cannot be read, nor those behind it before ``next_offset``."""
+    """The asked offset cannot be read, nor those after it before ``next_offset``."""
 
     def __init__(self, next_offset: int) -> None:
         super().__init__(f"damaged up to {next_offset}")
@@ -192,7 +192,7 @@ class BatchCollector:
         return self._next_offset != self._offset
 
     def take(self, location: Location, parts: tuple[Buffer, Buffer]) -> bool:
-        """A batch that needs no judging, the broker's part and the rest; False if there is no room for it."""
+        """Take a batch that needs no judging, the broker's part and the rest; False if there is no room for it."""
         if self._only is None or _has_wanted_tag(self._only.wanted, *parts):
             if self._is_full(location.size):
                 return False
@@ -312,7 +312,7 @@ def extent_of(extents: tuple[Extent, ...], position: int) -> Extent:
 
 
 def runs(where: list[Location], extents: tuple[Extent, ...]) -> list[list[Location]]:
-    """Batches that lie one behind the other in one segment, together as long as one read should be."""
+    """Group batches that lie one after the other in one segment, together as long as one read should be."""
     grouped: list[list[Location]] = []
     length, end = 0, -1
     for location in where:
@@ -327,7 +327,7 @@ def runs(where: list[Location], extents: tuple[Extent, ...]) -> list[list[Locati
 
 
 def _hot_runs(where: list[Location], log: CommitLog) -> list[list[Location]]:
-    if log.recent.get(where[0].position) is not None:  # then all behind it are in memory too
+    if log.recent.get(where[0].position) is not None:  # then all after it are in memory too
         return [[location] for location in where]
     grouped: list[list[Location]] = []
     for run in runs(where, log.extents()):
@@ -338,7 +338,7 @@ def _hot_runs(where: list[Location], log: CommitLog) -> list[list[Location]]:
 
 
 def _read_or_zeros(files: Files, path: str, size: int, at: int) -> bytes:
-    """Zeros where the disk cannot read: what lies before and behind may be good."""
+    """Zeros where the disk cannot read: what lies before and after may be good."""
     fd = files.open_to_read(path)
     try:
         return read_or_zeros(files, fd, size, at)

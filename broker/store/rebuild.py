@@ -2,7 +2,7 @@
 From the log back to queues and tables: what each batch means to a store that starts.
 
 A start begins with a snapshot: that of the checkpoint, or the one at the head of the oldest segment. Then it walks the
-log behind it. The same rules hold for a snapshot in the middle of the walk, which says nothing new, and for damage:
+log after it. The same rules hold for a snapshot in the middle of the walk, which says nothing new, and for damage:
 the offsets of lost messages are never given to others.
 """
 
@@ -98,7 +98,7 @@ class Rebuild:
     # ---- snapshots
 
     def restore(self, changes: Iterable[Change]) -> None:
-        """Everything that a snapshot tells."""
+        """Restore everything in a snapshot."""
         for change in changes:
             self._restore(change)
 
@@ -187,7 +187,7 @@ class Rebuild:
                     self._queues.index_gap(queue, self._damaged_at, change.end_offset)
                     queue.readable = queue.published
             case ProducerKnown():
-                return  # the headers before it told the same, and more
+                return  # the headers before it say the same, and more
             case TopicDeleted():
                 self._queues.drop_topic(change.topic, change.generation)
             case TopicMade():
@@ -273,7 +273,7 @@ def changes_of(header: layout.Header, batch: memoryview) -> list[Change]:
 
 
 class SegmentHead(NamedTuple):
-    """The snapshot that a segment begins with, and the position behind it."""
+    """The snapshot that a segment begins with, and the position after it."""
 
     changes: list[Change]
     end: int

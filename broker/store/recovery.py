@@ -1,19 +1,19 @@
 """
-What the log holds after a start, whatever ended the last run.
+What the log contains after a start, whatever ended the last run.
 
-:class:`Recovery` walks the batches behind a position and checks each in full. A place that is not sound is one of two
-things. If a later header, or the checkpoint, proves that it had once been synced, it is **rot**: it is left as it is,
-told to the visitor, and the walk goes on at the next sound header; nothing is renumbered. Otherwise it is a **torn
-tail**, which was never acknowledged as durable: it is copied to ``quarantine/`` and cut. A start is refused where a
-newer version wrote.
+:class:`Recovery` walks the batches after a position and checks each in full. A place that is not sound is one of two
+things. If a later header, or the checkpoint, proves that it had once been synced, it is **damage**: it is left as it
+is, reported to the visitor, and the walk continues at the next sound header; nothing is renumbered. Otherwise it is a
+**torn tail**, which was never acknowledged as durable: it is copied to ``quarantine/`` and cut. A start is refused
+where a newer version wrote.
 
 It is also refused where the disk cannot read. Such a place is neither: it may be sound, and the disk may read it again.
-A start that went on without it would store new messages under the offsets of those that it holds, and a checkpoint
-without its changes; so no byte of the log is touched. What lies before a checkpoint is not read at a start, and a place
-there that the disk cannot read is damaged for as long as that lasts.
+A start that ignored it would store new messages under the offsets of those that it holds, and a checkpoint without its
+changes; so no byte of the log is touched. What lies before a checkpoint is not read at a start, and a place there that
+the disk cannot read is damaged for as long as that lasts.
 
-What nothing proves to be on the disk is written once more before it is synced: after a failed sync the system may
-hold pages for clean that never got there.
+What is not proven to be on the disk is written once more before it is synced: after a failed sync the system may take
+pages for clean that never got there.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Walk:
         self._files = files
         self._must_read = must_read
         starts = [piece.start for piece in pieces[1:]]
-        # Where the next file begins, this one ends: what a failed write left behind that is no part of the log.
+        # Where the next file begins, this one ends: what a failed write left that is not a part of the log.
         self._pieces = [
             piece._replace(end=min(piece.end, following))
             for piece, following in zip(pieces, [*starts, pieces[-1].end], strict=True)
@@ -148,7 +148,7 @@ class Walk:
             return any(_proves(header) > position for header in scan.headers(position))
 
     def _piece(self, position: int) -> LogFile | None:
-        """The file to go on in: the one that holds ``position``, or the first one behind it."""
+        """The file to go on in: the one that holds ``position``, or the first one after it."""
         return next((piece for piece in self._pieces if piece.end > position), None)
 
     def _walk(self, piece: LogFile, position: int) -> Bad | None:
@@ -179,7 +179,7 @@ class Walk:
         self.unreadable.append((piece, found))
 
     def _is_rot(self, position: int) -> bool:
-        """Whether a place had been synced, as the headers behind it know; or may have been, if it cannot be read."""
+        """Whether a place had been synced, as the headers after it know; or may have been, if it cannot be read."""
         if position >= self.proven and not self._looked_ahead:
             self._looked_ahead = True
             self.proven = max(self.proven, *map(_proves, self._headers(position)), 0)
@@ -193,7 +193,7 @@ class Walk:
                     yield from scan.headers(max(position, piece.start))
 
     def _pass(self, bad: Bad) -> int:
-        """Tell of a damaged place, and find where the log goes on behind it."""
+        """Report a damaged place, and return where the log continues after it."""
         header = bad.header
         if header is not None:
             following = bad.position + header.size
@@ -274,7 +274,7 @@ class Recovery:
         kept_in = self._unused(self._quarantine / f"{segments[0].start + at:020d}")
         try:
             return kept_in, self._copy_tail(segments, at, kept_in)
-        except (OSError, Unreadable):  # the next start begins anew
+        except (OSError, Unreadable):  # the next start tries again
             with suppress(OSError):
                 self._files.unlink(kept_in)
             raise

@@ -100,7 +100,7 @@ def _begun_at(head: bytes, now_us: int) -> int | None:
 
 
 class Removal(NamedTuple):
-    """Files that nobody needs any more. Segments go from the oldest on, each durably: the log never has a hole."""
+    """Files that are not needed any more. Segments go from the oldest on, each durably: the log never has a hole."""
 
     files: Files
     directory: Path
@@ -120,7 +120,7 @@ class Removal(NamedTuple):
 
 
 def remove(files: Files, paths: Iterable[AnyPath]) -> None:
-    """Remove files; one that is gone already is no error."""
+    """Remove files; one that is gone already is ignored."""
     for path in paths:
         with contextlib.suppress(FileNotFoundError):
             files.unlink(path)

@@ -1,9 +1,9 @@
 """
 A segment read from front to back: sound batches, and what lies between them.
 
-It reads in pieces. Where the disk cannot read, the sectors that it can read are kept apart from those that it cannot:
-these look like zeros, and ``on_unreadable`` is called, so that nobody takes them for what was stored. Judging is done
-here for recovery and for ``verify-store`` alike.
+It reads in pieces. Where the disk cannot read, readable sectors are kept apart from unreadable ones: these look like
+zeros, and ``on_unreadable`` is called, so that they are not mistaken for what was stored. Recovery and ``verify-store``
+judge batches by the same code.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Bad(NamedTuple):
     """
     A place where no sound batch lies.
 
-    ``header`` is there if that, at least, is sound; ``newer``: whoever wrote it knew more than we do.
+    ``header`` is there if that, at least, is sound; ``newer``: a newer version wrote it.
     """
 
     position: int
@@ -69,7 +69,7 @@ class Good(NamedTuple):
 
 class Scan:
     """
-    The file behind ``fd``, whose first byte has the physical offset ``start`` and which is ``size`` long.
+    The file of ``fd``, whose first byte has the physical offset ``start`` and which is ``size`` long.
 
     ``on_unreadable`` is called with every range of the file that the disk cannot read, before it is judged as zeros.
     Without it only bad sectors look like zeros, and any other error is raised: it may pass.
@@ -129,7 +129,7 @@ class Scan:
         return header if header.physical_offset == position else None
 
     def headers(self, position: int) -> Iterator[layout.Header]:
-        """Every place behind ``position`` (included) that holds a sound header, batch or not."""
+        """Yield every place from ``position`` on that holds a sound header, batch or not."""
         while position + layout.FIXED_HEADER < self.end:
             view, at = self._window(position)
             found = self._data.find(_SIGN, at + _SIGN_AT)
@@ -144,7 +144,7 @@ class Scan:
             position = place + layout.ALIGN - place % layout.ALIGN
 
     def headers_in_line(self, position: int) -> Iterator[layout.Header]:
-        """The headers of one batch behind the other, from one at ``position`` on; what is damaged is passed over."""
+        """Yield the headers of one batch after the other, from one at ``position`` on; damage is skipped."""
         while position < self.end:
             header = self.header(position) or next(self.headers(position), None)
             if header is None:

@@ -1,7 +1,7 @@
 """
 One file of the log: a run of batches that begins at a known physical offset.
 
-The few descriptors through which segments are read that have none of their own.
+Segments without a descriptor of their own are read through a few shared ones (:class:`Readers`).
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Segment:
         self.synced = 0 if is_new else size
         self._sent_out = 0  # how much the system was asked to write out; of the flusher
         self.name_synced = not is_new  # whether the directory entry is durable; written by the flusher
-        self._is_ragged = False  # whether a failed append may have left something behind the end
+        self._is_ragged = False  # whether a failed append may have left something after the end
         self._files = files
         self._fd = -1
         if is_new:
@@ -104,7 +104,7 @@ class Segment:
 
     @property
     def end(self) -> int:
-        """The physical offset behind the last written byte."""
+        """The physical offset after the last written byte."""
         return self.start + self.size
 
     def append(self, buffers: Sequence[Buffer], length: int) -> None:
@@ -135,7 +135,7 @@ class Segment:
             self._cut_back()
 
     def _cut_back(self) -> None:
-        """Whole batches of a failed append must not stand behind those of a later one."""
+        """Whole batches of a failed append must not stand after those of a later one."""
         self._files.truncate(self._fd, self.size)
         self._is_ragged = False
 
@@ -158,7 +158,7 @@ class Segment:
 
     def rewrite(self, position: int) -> None:
         """
-        Write what lies behind a physical offset once more, so that the next sync must bring it to the disk.
+        Write what lies after a physical offset once more, so that the next sync must bring it to the disk.
 
         Raises:
             Unreadable: the disk cannot read it.

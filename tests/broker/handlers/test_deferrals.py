@@ -100,10 +100,10 @@ async def test_a_damaged_header_is_left_out(client: Client, memory_path: Path) -
     [
         (ListDelays(limit=0), "a page has 1 to 1000 batches, not 0"),
         (ListDelays(limit=1001), "a page has 1 to 1000 batches, not 1001"),
-        (ListDelays(due_at=-1), "no batch waits behind"),
-        (ListDelays(due_at=1 << 62), "no batch waits behind"),
-        (ListDelays(position=-1), "no batch waits behind"),
-        (ListDelays(position=1 << 60), "no batch waits behind"),
+        (ListDelays(due_at=-1), "no batch waits after"),
+        (ListDelays(due_at=1 << 62), "no batch waits after"),
+        (ListDelays(position=-1), "no batch waits after"),
+        (ListDelays(position=1 << 60), "no batch waits after"),
     ],
 )
 async def test_a_page_that_cannot_be_is_refused(client: Client, ask: ListDelays, why: str) -> None:

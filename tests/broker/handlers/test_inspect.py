@@ -389,7 +389,7 @@ async def test_a_member_that_is_named_is_asked_whatever_page_was(broker: InMemor
 @pytest.mark.virtual_time
 async def test_an_answer_that_nobody_waits_for_is_refused_whatever_it_says(broker: InMemoryBroker) -> None:
     async with Client(broker) as client:
-        with pytest.raises(BadRequest, match="nobody waits for this answer"):
+        with pytest.raises(BadRequest, match="no request waits for this answer"):
             await answer(client, 1, {"deep": [[[[[[[[[]]]]]]]]], "large": "x" * MAX_INFO})
 
 
@@ -426,7 +426,7 @@ async def test_an_answer_just_before_1_s_counts_and_one_just_after_does_not(
             await waiting
             assert loop.time() < began + 1.0
         else:
-            with pytest.raises(BadRequest, match="nobody waits for this answer"):
+            with pytest.raises(BadRequest, match="no request waits for this answer"):
                 await answer(member, token, {})
             with pytest.raises(MemberSilent, match="did not answer within 1 s"):
                 await waiting

@@ -286,7 +286,7 @@ async def test_another_message_that_lies_in_its_place_is_never_told(broker: InMe
         ({"limit": 1025}, "1 to 1024 messages"),
         ({"since_us": -2}, "not between 1970 and 9999"),
         ({"until_us": 1 << 60}, "not between 1970 and 9999"),
-        ({"before": -1}, "no handle"),
+        ({"before": -1}, "not a handle"),
     ],
 )
 async def test_a_question_that_makes_no_sense_is_refused(

@@ -219,7 +219,7 @@ async def test_what_was_sent_back_under_a_lost_lease_is_not_sent_back_again(brok
     ("more", "why"),
     [
         ({"queue_offsets": [], "attempts": []}, "names no message"),
-        ({"queue_offsets": [1, 1]}, "not behind the one before it"),
+        ({"queue_offsets": [1, 1]}, "not after the one before it"),
         ({"queue_offsets": [-1, 1]}, "is negative"),
         ({"attempts": [1]}, "there are 1 attempts for 2 messages"),
         ({"attempts": [1, 0]}, "attempts must be 1 to 2147483647, not 0"),

@@ -62,7 +62,7 @@ def test_an_empty_range_needs_nothing() -> None:
 
 @pytest.mark.parametrize("hint", [b"x", b"", StoppedQueue().pack(0, 0)[:-2]])
 def test_what_is_no_hint_is_refused(hint: bytes) -> None:
-    with pytest.raises(BadRequest, match="what a scan was told of the log cannot be used"):
+    with pytest.raises(BadRequest, match="the hint of this scan cannot be used"):
         StoppedQueue.unpack(hint)
 
 

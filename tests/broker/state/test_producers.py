@@ -114,7 +114,7 @@ def test_the_last_256_are_known_and_those_before_are_not(table: ProducerTable) -
     store(table, *range(1, 301))
 
     assert admit(table, 45) == known(45)
-    with pytest.raises(SequenceConflict, match=r"number 44 .* too far behind the next one, 301"):
+    with pytest.raises(SequenceConflict, match=r"number 44 .* too far before the next one, 301"):
         admit(table, 44)
 
 

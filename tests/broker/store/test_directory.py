@@ -171,7 +171,7 @@ def test_what_is_no_store_file_says_that_it_may_be_removed(tmp_path: Path, conte
     DataDirectory(tmp_path).close()
     (tmp_path / "config" / "store.json").write_bytes(content.encode("latin-1"))
 
-    sentence = r"store\.json is no store file \(.+\): removing it is safe, since the log holds what it says"
+    sentence = r"store\.json is not a store file \(.+\): removing it is safe, since the log holds what it says"
     with pytest.raises(StoreError, match=sentence):
         DataDirectory(tmp_path)
 

@@ -227,7 +227,7 @@ def test_a_key_index_that_was_put_aside_goes_with_its_segment(memory_path: Path)
         index.flush()
     files.fail("open", str(memory_path), times=2)
     again = KeyIndex(files, memory_path)
-    again.recover([0, 100, 200], 50, anew=False)
+    again.recover([0, 100, 200], 50, from_scratch=False)
     again.extend(0, [KeyEntry(50, 1, HASH)], 50, 100)
     again.flush()
     names = [f"{segment:020d}" for segment in (0, 100, 200)]
@@ -251,7 +251,7 @@ def test_a_key_index_that_can_be_neither_cut_nor_moved_is_not_believed_when_it_c
     files.fail("rename", str(memory_path))
 
     again = KeyIndex(files, memory_path)
-    again.recover([0], 50, anew=False)
+    again.recover([0], 50, from_scratch=False)
     files.heal()
     assert list(again.search(ANY, [(0, 200)])) == [IndexGap(0, 50)]
 
