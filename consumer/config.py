@@ -1,8 +1,4 @@
-"""
-``ConsumerConfig``: every limit and timer of a consumer, checked when it is made.
-
-Where a group without progress begins, as it is set: ``first``, ``last``, or a point in time. Pure.
-"""
+"""``ConsumerConfig``: every limit and timer of a consumer, checked when it is made; and how ``start_from`` is read."""
 
 from __future__ import annotations
 
@@ -174,7 +170,7 @@ _RANGES: tuple[tuple[str, float, float], ...] = (
     ("slots", 1, 1000),
     ("batch", 1, 1024),
     ("max_attempts", -1, (1 << 31) - 1),
-    ("crash_limit", 3, 1 << 30),  # the first two ends of a process convict nobody: they make its heirs careful
+    ("crash_limit", 3, 1 << 30),  # the first two ends of a process convict no message: they make its heirs careful
     ("consume_timeout_s", 0.001, 86400 * 7),
     ("max_continuous_s", 0.001, 86400),
     ("turn_share_s", 0, 86400),

@@ -41,7 +41,7 @@ class Consumer(BaseConsumer[ConsumerRuntime]):
             consumer.subscribe("orders", "created || paid")
             await consumer.run()
 
-    With ``orderly=False`` up to ``slots`` calls run beside each other, also of one queue, and messages are finished in
+    With ``orderly=False`` up to ``slots`` calls run at a time, also of one queue, and messages are finished in
     any order: those that fail are given back to the broker, which delivers them again later, and makes dead letters of
     those that failed 16 times more. The listener gets a :class:`~rmq.consumer.listener.ConcurrentContext` then.
 
@@ -76,7 +76,7 @@ class Consumer(BaseConsumer[ConsumerRuntime]):
         name them, and see them, without it. ``handle_signals=False`` leaves SIGTERM and SIGINT to you, see :meth:`run`.
 
         Raises:
-            ConfigError: a setting that is unknown or cannot be.
+            ConfigError: an unknown setting, or an invalid value.
         """
         if orderly is not None:
             settings["orderly"] = orderly
@@ -129,7 +129,7 @@ class Consumer(BaseConsumer[ConsumerRuntime]):
         :meth:`subscribe` says about the members of a group is true here, too.
 
         Raises:
-            ConfigError: the topic is no text.
+            ConfigError: the topic is not text.
         """
         self._subscriptions.pop(self._on_the_wire(topic), None)
         self._subscriptions_changed()
@@ -155,7 +155,7 @@ class Consumer(BaseConsumer[ConsumerRuntime]):
     @property
     def stopped_queues(self) -> dict[MessageQueue, str]:
         """
-        The queues that wait for somebody, each with the reason and the offsets.
+        The queues that wait for an operator, each with the reason and the offsets.
 
         At a gap in the log (see ``on_gap``), or at a message that ended one process after the other (CRASH_LOOP).
         """
@@ -237,7 +237,7 @@ class Consumer(BaseConsumer[ConsumerRuntime]):
         or which it ignores, is left alone.
 
         Raises:
-            ConfigError: there is no subscription.
+            ConfigError: nothing is subscribed.
             GroupMismatch: the group runs with other settings.
             RuntimeError: it was stopped before.
         """

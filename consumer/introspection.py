@@ -1,12 +1,10 @@
 """
-What a consumer does at this moment, as one map for people: asked for through the broker, or of the consumer itself.
+What a consumer does at this moment, and how much it has done. Pure, time is an argument.
 
-Pure: all of it is read in one stretch, so that it fits together. It is bounded, so that whoever asks gets an answer
-also of a consumer with thousands of queues: those that require action come first, and the number of the others is told.
-
-How much a consumer does, and how long that takes: totals, and rates over the last minute. Pure, time is an argument.
-
-What happens is counted by whoever does it and added in portions, so that nothing of this is paid for each message.
+``running_info`` is one map for people, read in one stretch so that it fits together. It is bounded, so that a consumer
+with thousands of queues answers, too: queues that require action come first, the number of the others is included.
+``Statistics`` has totals, and rates over the last minute; they are counted where work happens and added in portions, so
+that a message costs nothing more.
 """
 
 from __future__ import annotations
@@ -23,15 +21,15 @@ from .config import ConsumerConfig
 from .group.assignment import Assignment
 from .listener import ResultType
 
-MAX_QUEUES: Final = 128  # that are told one by one
+MAX_QUEUES: Final = 128  # that are listed one by one
 MAX_WAITS: Final = 32  # that it was refused
-MAX_TOPICS: Final = 64  # whose statistics are told
+MAX_TOPICS: Final = 64  # whose statistics are listed
 MAX_TEXT: Final = 160  # characters of a text that may have any length
 MAX_BYTES: Final = 256  # of them
 
 
 class Program(NamedTuple):
-    """What is told besides the queues."""
+    """What is reported besides the queues."""
 
     version: str
     member: str
@@ -40,7 +38,7 @@ class Program(NamedTuple):
     loop_lag_s: float
     turns: int
     waits_for: Mapping[MessageQueue, str] = MappingProxyType({})  # queues that it was refused, and why
-    polled_ago_s: float | None = None  # since when its user has not polled; None: there is nobody who has to
+    polled_ago_s: float | None = None  # since when its user has not polled; None: a listener is called
 
 
 def running_info(
@@ -71,7 +69,7 @@ def running_info(
 
 
 def changed_settings(config: ConsumerConfig) -> dict[str, Any]:
-    """The settings that somebody gave another value than the default; the group is told anyway."""
+    """The settings with another value than the default; the group is reported anyway."""
     values = {item.name: getattr(config, item.name) for item in fields(config) if item.name != "group"}
     defaults = {item.name: item.default for item in fields(config)}
     return {name: _short(value) for name, value in values.items() if value != defaults[name]}
@@ -79,10 +77,10 @@ def changed_settings(config: ConsumerConfig) -> dict[str, Any]:
 
 def queue_info(assignment: Assignment, now: float) -> dict[str, Any]:
     """
-    A queue, its lease and its cache; times are seconds from ``now``, None where there is nothing to tell.
+    A queue, its lease and its cache; times are seconds from ``now``, None where nothing applies.
 
     ``head_offset`` is the first message that is not done and ``attempt`` the number of its delivery, under way or next;
-    ``stopped`` is why nothing goes on until somebody acts, in words, as a code, and for the offsets from
+    ``stopped`` is why nothing goes on until an operator acts, in words, as a code, and for the offsets from
     ``stopped_from`` to ``stopped_to``; a tag expression ``selected`` so many messages and ``left_out`` others, both 0
     without one; ``last_error`` is what the listener failed with at ``failed_offset``, which it
     may have got over since; ``abandoned`` owners before us were lost with this queue,
@@ -123,7 +121,7 @@ def queue_info(assignment: Assignment, now: float) -> dict[str, Any]:
 
 
 def stopped_because(assignment: Assignment) -> str | None:
-    """Why a queue waits for somebody, if it does."""
+    """Why a queue waits for an operator, if it does."""
     reason = assignment.crash_loop
     if reason is None and assignment.stopped is not None:
         reason = str(assignment.stopped.gap)
@@ -131,7 +129,7 @@ def stopped_because(assignment: Assignment) -> str | None:
 
 
 def _stopped_at(assignment: Assignment) -> dict[str, Any]:
-    """Why and where a queue waits for somebody, for programs."""
+    """Why and where a queue waits for an operator, for programs."""
     code, first, last = None, None, None
     if assignment.crash_loop is not None:
         code = "CRASH_LOOP"
@@ -143,7 +141,7 @@ def _stopped_at(assignment: Assignment) -> dict[str, Any]:
 
 
 def _rank(assignment: Assignment) -> tuple[int, float]:
-    """Which are told if there is no room for all: first the stopped, then those that wait, hang, or have messages."""
+    """Which are listed if there is no room for all: first the stopped, then those that wait, hang, or have messages."""
     if stopped_because(assignment) is not None:
         return 0, 0.0
     if assignment.retry_at is not None or assignment.tries_to_unlock or assignment.paused:
@@ -227,7 +225,7 @@ class Meter:
         return Rate(self.total, self.calls, items / span, seconds / calls if calls else 0.0)
 
     def _turn(self, now: float) -> None:
-        """Put the bucket that is full behind the others, and empty ones for the time nothing was added."""
+        """Put the bucket that is full after the others, and empty ones for the time nothing was added."""
         passed = int(now // BUCKET_S) - self._bucket
         self._ring.append((self._items, self._calls, self._seconds))
         self._ring += [(0, 0, 0.0)] * min(passed - 1, BUCKETS)

@@ -1,11 +1,7 @@
 """
-How a listener is called: a coroutine function is awaited on the loop, a plain function runs in a thread.
+The listener: how it is called, what it is given besides messages, hooks around it, and how its answer is read.
 
-What a listener is told beside its messages, and what it may ask for.
-
-Hooks around the calls of a listener, for tracing and auditing. Without any, a call costs nothing more.
-
-What a call of the listener came to: how its answer is read, and the type of its result. Pure.
+A coroutine function is awaited on the loop, a plain function runs in a thread. Without hooks a call costs nothing more.
 """
 
 from __future__ import annotations
@@ -49,8 +45,8 @@ class Threads:
         """
         Call the listener in a thread.
 
-        Ends when the thread has ended, also if it is cancelled: a thread cannot be stopped, and whoever goes on
-        before it would run beside it.
+        Ends when the thread has ended, also if it is cancelled: a thread cannot be stopped, and what goes on
+        before it would run next to it.
         """
         run = partial(contextvars.copy_context().run, self._call, messages, context)
         loop = asyncio.get_running_loop()
@@ -71,7 +67,7 @@ class Threads:
         try:
             return self._listener(messages, context)
         except StopIteration as error:
-            # A future refuses to hold it, and whoever awaits that future would wait for ever.
+            # A future refuses to hold it, and what awaits that future would wait for ever.
             raise RuntimeError("the listener raised StopIteration") from error
 
     def close(self) -> None:
@@ -130,7 +126,7 @@ def _takes_two(listener: Callable[..., object]) -> bool:
 
 
 class CallContext:
-    """What every listener is told; it belongs to the call it was given to."""
+    """What every listener is given with messages; it belongs to that call."""
 
     __slots__ = ("_assignment",)
 
@@ -149,7 +145,7 @@ class CallContext:
 
     @property
     def lost(self) -> LeaseLost:
-        """True once the queue may belong to somebody else; ``await context.lost.wait()`` waits for that."""
+        """True once the queue may belong to another member; ``await context.lost.wait()`` waits for that."""
         return self._assignment.lost
 
 
@@ -176,9 +172,9 @@ class ConsumeContext(CallContext):
 
 class ConcurrentContext(CallContext):
     """
-    The second argument of a listener that gets messages of a queue beside others of it (``orderly=False``).
+    The second argument of a listener that gets messages of a queue next to others of it (``orderly=False``).
 
-    ``ack_index`` (None at each call): with SUCCESS, the index of the last message that is done; those behind it failed.
+    ``ack_index`` (None at each call): with SUCCESS, the index of the last message that is done; those after it failed.
     ``delay_level`` (0 at each call): after which level a failed message comes again; 0 goes by how often it was
     delivered, and a negative one makes a dead letter of it at once.
     """
@@ -332,7 +328,7 @@ def read_status(status: object, auto_commit: bool) -> Reading:
     if not auto_commit or status is SUSPEND:
         return Reading(status)
     if status is ROLLBACK:
-        # RocketMQ takes it for a success. Whoever asks for the messages again does not want them committed.
+        # RocketMQ takes it for a success. A listener that asks for the messages again does not want them committed.
         advice = "ROLLBACK needs auto_commit = False; taken as SUSPEND"
         return Reading(SUSPEND, ("listener.rolls_back_itself", advice))
     if status is COMMIT:
@@ -356,7 +352,7 @@ def read_concurrent_status(status: object) -> Reading:
 
 
 def acknowledged(ack_index: object, count: int) -> int | None:
-    """How many of a call's messages are done by its ``ack_index``; None if it is no index."""
+    """How many of a call's messages are done by its ``ack_index``; None if that is not an index."""
     if ack_index is None:
         return count
     if isinstance(ack_index, bool) or not isinstance(ack_index, int):

@@ -67,7 +67,7 @@ class Connect(Protocol):
 
 class ConsumeService(Protocol):
     """
-    Whoever gives the messages of the queues to the listener.
+    Gives the messages of the queues to the listener.
 
     :class:`~rmq.consumer.dispatch.orderly.OrderlyScheduler` does so one after the other,
     :class:`~rmq.consumer.dispatch.concurrent.ConcurrentService` many at a time.
@@ -315,12 +315,12 @@ class ConsumerRuntime:
         """
         A queue has no owner; if we thought that was us, ask: a queue that is not pulled would not learn it soon.
 
-        One that is being handed over is not pulled, and its call has to be told before the next owner begins.
+        One that is being handed over is not pulled, and its call has to learn of it before the next owner begins.
         """
         assignment = self.assignments.get(queue)
         if assignment is not None and not assignment.lease.lost and not assignment.ended.is_set():
             self._doubted.append(assignment)
-            if len(self._doubted) == 1:  # those that are told in the same step are asked for together
+            if len(self._doubted) == 1:  # those that are reported in the same step are asked for together
                 self.tasks.start(self._renew_doubted(), "renewal of doubted leases")
         self.rebalancer.lease_free(queue)
 
@@ -329,7 +329,7 @@ class ConsumerRuntime:
         await self.keeper.renew_these(doubted)
 
     def _reply_running_info(self, token: int) -> None:
-        """Answer at once and wait for nothing: whoever asked has a second, and nobody else may be kept waiting."""
+        """Reply at once and wait for nothing: the caller has a second, and no other request may be kept waiting."""
         answer = msgpack.packb(RunningInfo(token, self.info()))
         try:
             self._link.submit(Op.RUNNING_INFO, (answer,), _note_reply)
@@ -352,7 +352,7 @@ class ConsumerRuntime:
         No pass and no batch starts from here on.
 
         If code of the user has to end first, the broker learns now that this member is leaving: if the process is
-        killed meanwhile, that is no crash.
+        killed meanwhile, that does not count as a crash.
         """
         self.rebalancer.halt()
         for assignment in self.assignments.values():
@@ -427,7 +427,7 @@ class ConsumerRuntime:
             return []
 
     async def _agree(self) -> None:
-        """Have a broker that started anew say whether it has what was done; without an answer nothing is said of it."""
+        """Ask a broker that restarted whether it has what was done; without an answer nothing of it is reported."""
         if self._local is not None:
             return
         timeout_s = self.config.request_timeout_s / 3  # the request that leaves has to have time left
@@ -486,7 +486,7 @@ class BaseConsumer(ABC, Generic[R]):
         """
         Give out no messages of topics or queues, of everything if none is named; may be called at any time.
 
-        A running call ends, and what it did is reported. The locks are kept, so nobody else gets the queues. Queues
+        A running call ends, and what it did is reported. The locks are kept, so no other member gets the queues. Queues
         that are taken later are paused with their topic.
 
         Raises:
@@ -529,7 +529,7 @@ class BaseConsumer(ABC, Generic[R]):
 
     @property
     def stopping(self) -> bool:
-        """Whether it was told to stop, by :meth:`stop`, a signal or an error; a loop of polls ends by this."""
+        """Whether it was asked to stop, by :meth:`stop`, a signal or an error; a loop of polls ends by this."""
         return self._stop is not None or self._stopped.is_set()
 
     # Life

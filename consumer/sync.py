@@ -127,12 +127,12 @@ class BlockingConsumer(Generic[C]):
 
     @property
     def stopped_queues(self) -> dict[MessageQueue, str]:
-        """The queues that wait for somebody, each with the reason and the offsets."""
+        """The queues that wait for an operator, each with the reason and the offsets."""
         return self._ask(lambda: self._consumer.stopped_queues)
 
     @property
     def stopping(self) -> bool:
-        """Whether it was told to stop, by :meth:`stop`, a signal or an error; a loop of polls ends by this."""
+        """Whether it was asked to stop, by :meth:`stop`, a signal or an error; a loop of polls ends by this."""
         return self._ask(lambda: self._consumer.stopping)
 
     def _ask(self, function: Callable[[], T]) -> T:
@@ -181,7 +181,7 @@ class BlockingConsumer(Generic[C]):
             self._thread.post(self._consumer.stop)
             return
         try:
-            self._thread.start()  # what was never started is told, too
+            self._thread.start()  # one that was never started stops as well
         except LoopEnded:
             return  # it has stopped
         try:
@@ -250,7 +250,7 @@ class Consumer(BlockingConsumer[AsyncConsumer]):
         leaves SIGTERM and SIGINT to you, see :meth:`run`.
 
         Raises:
-            ConfigError: a setting that is unknown or cannot be.
+            ConfigError: an unknown setting, or an invalid value.
         """
         consumer = AsyncConsumer(
             address,
@@ -283,7 +283,7 @@ class Consumer(BlockingConsumer[AsyncConsumer]):
         In a ``with`` block it returns at once if a listener has stopped the consumer before this was called.
 
         Raises:
-            ConfigError: there is no subscription.
+            ConfigError: nothing is subscribed.
             GroupMismatch: the group runs with other settings.
             RuntimeError: it was stopped before, an event loop is running here, or this process is a fork.
         """
@@ -344,7 +344,7 @@ class PullConsumer(BlockingConsumer[AsyncPullConsumer]):
         leaves SIGTERM and SIGINT to you.
 
         Raises:
-            ConfigError: a setting that is unknown or cannot be.
+            ConfigError: an unknown setting, or an invalid value.
         """
         consumer = AsyncPullConsumer(
             address,
@@ -419,7 +419,7 @@ class PullConsumer(BlockingConsumer[AsyncPullConsumer]):
         Count what was returned as done and have the progress of all queues committed; returns when it is durable.
 
         Raises:
-            Fenced: queues went to another owner before; all others are committed. Told once.
+            Fenced: queues went to another owner before; all others are committed. Raised once.
             RequestTimeout: the broker did not answer within ``request_timeout_s``: try again, what is done stays so.
             RuntimeError: the consumer does not run.
         """
@@ -461,12 +461,12 @@ async def _next(consumer: AsyncPullConsumer) -> PulledBatch | None:
 
 
 async def _close(consumer: AsyncPullConsumer, tasks: ThreadTasks) -> None:
-    await tasks.end()  # whoever had a batch in hand will not come back for another
+    await tasks.end()  # a thread that had a batch in hand will not come back for another
     await consumer.stop()
 
 
 def _in_thread(hook: RebalanceHook | None, name: str) -> RebalanceHook | None:
-    """A hook that may block, and use the consumer; what is no function is left to be refused."""
+    """Make a hook that may block, and use the consumer; what cannot be called is left to be refused."""
     called = getattr(hook, "__call__", None)  # noqa: B004  an object whose call is a coroutine function
     if hook is None or not callable(hook) or any(map(inspect.iscoroutinefunction, (hook, called))):
         return hook

@@ -1,10 +1,10 @@
 """
-``Broadcaster``: the requests of a member that gets every message of its topics, whatever the others of its group get.
+The requests of a member that gets every message of its topics, whatever the others of its group get.
 
-It takes the place of :class:`~rmq.engine.native.group.GroupClient`: what others ask the broker for is decided here.
-Every queue is granted at once, and begins where the member's own file says; nothing is locked, renewed, committed or
-given back, and pulls name no group. The broker is told only that the member is there, so that people see it and it
-hears of topics; and it is asked where queues begin that the member has not seen before.
+``Broadcaster`` takes the place of :class:`~rmq.engine.native.group.GroupClient`: what others ask the broker for is
+decided here. Every queue is granted at once, and begins where the member's own file says; nothing is locked, renewed,
+committed or given back, and pulls name no group. The broker learns only that the member is there, so that operators
+see it and it hears of topics; and it is asked where queues begin that the member has not seen before.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from .progress import LocalOffsets
 
 log = get_logger("rmq.consumer")
 
-NO_EPOCH = 0  # the fencing token of a queue that is nobody's
+NO_EPOCH = 0  # the fencing token of a queue without a lease
 
 
 class _Start(NamedTuple):
@@ -86,7 +86,7 @@ class Broadcaster(GroupClient):
         from_end: Sequence[str] = (),
         log_epoch: int = 0,
     ) -> ops.JoinReply:
-        """Become or stay a member. Where it begins is its own business, so the broker is told nothing of that."""
+        """Become or stay a member. Where it begins is its own business, so the broker does not learn that."""
         progress = self._offsets.progress
         store_id = progress.store_id
         reply = await super().join(subscriptions, strategy=strategy)
@@ -119,7 +119,7 @@ class Broadcaster(GroupClient):
         starts: dict[MessageQueue, _Start] = {}
         for queue in queues:
             at = progress.of(queue, topic_generations[queue.topic])
-            if topic_generations[queue.topic] is None:  # it was deleted since somebody wanted it
+            if topic_generations[queue.topic] is None:  # it was deleted since it was wanted
                 starts[queue] = _Start(TopicNotFound.code, 0, f"there is no topic {queue.topic!r}")
             elif at is not None:
                 starts[queue] = _Start(OK, at.offset)
@@ -196,7 +196,7 @@ class Broadcaster(GroupClient):
             assignment.found_start = offset
 
     async def release(self, leases: list[ops.LeaseEnd]) -> list[ops.Outcome]:
-        """Nothing: nobody waits for our queues."""
+        """Nothing: no other member waits for our queues."""
         return [ops.Outcome() for _ in leases]
 
     # Messages
@@ -204,7 +204,7 @@ class Broadcaster(GroupClient):
     async def pull(
         self, queue: ops.PullQueue, *, wait_s: float, max_bytes: int, timeout_s: float
     ) -> ops.PullResult | None:
-        """Ask one queue for batches, as nobody's member; None if nothing was said, or other tags are wanted by now."""
+        """Ask one queue for batches, outside of any group; None without an answer, or if the tags changed meanwhile."""
         expression = self._expressions.get(queue.topic, ALL)
         try:
             async with asyncio.timeout(None) as parked:

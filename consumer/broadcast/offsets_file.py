@@ -180,7 +180,7 @@ class OffsetsFile:
         The progress, or the one before if the newest is missing or damaged; None if there never was any.
 
         Raises:
-            ConfigError: nothing of what is there can be read, or it is another member's. Beginning anew would pass
+            ConfigError: nothing of what is there can be read, or it is another member's. Starting over would pass
                 messages or deliver them again, so that is for people to decide.
         """
         main, why_not_main = self._read(MAIN)
@@ -245,7 +245,7 @@ class OffsetsFile:
         return path
 
     def kept(self, store_id: int) -> OffsetsContent | None:
-        """The progress in a store that was put aside, if there is any; one that cannot be used is told of."""
+        """The progress in a store that was put aside, if there is any; one that cannot be used is logged."""
         name = _aside(store_id)
         try:
             content, why_not = self._read(name)

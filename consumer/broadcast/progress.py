@@ -1,7 +1,7 @@
 """
-``LocalProgress``: how far a broadcasting member is in each queue, which nobody else knows. Pure.
+The progress of a broadcasting member, which no other process knows.
 
-``LocalOffsets``: the progress of a broadcasting member reaches its file within ``offsets_every_s``.
+``LocalProgress`` is its state, pure; ``LocalOffsets`` writes it to the member's file within ``offsets_every_s``.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class LocalProgress:
         return topic in self._topics
 
     def of(self, queue: MessageQueue, topic_generation: int | None) -> QueueProgress | None:
-        """The progress in a queue of this topic generation; None is no topic."""
+        """The progress in a queue of this topic generation; None: the topic does not exist."""
         at = self._queues.get(queue)
         return at if at is not None and at.generation == topic_generation else None
 
@@ -109,7 +109,7 @@ def in_another_copy(content: OffsetsContent, store_id: int) -> OffsetsContent:
 
 
 log = get_logger("rmq.consumer")
-LOG_EVERY_S = 60.0  # how often it is told that nothing can be written
+LOG_EVERY_S = 60.0  # how often it is logged that nothing can be written
 
 
 def open_offsets(
@@ -222,7 +222,7 @@ class LocalOffsets(ProgressLoop):
         """
         Take over how far an assignment has come; nothing, if its messages are of a topic or store that is gone.
 
-        The log epoch goes along, so that this is safe also where the log has lost messages meanwhile: whoever goes on
+        The log epoch goes along, so that this is safe also where the log has lost messages meanwhile: what goes on
         from there finds that out.
         """
         offset = assignment.cache.commit_offset
@@ -269,7 +269,7 @@ class LocalOffsets(ProgressLoop):
     report = write
 
     def _mark(self, content: OffsetsContent) -> None:
-        """Tell each queue what the disk has of it."""
+        """Note for each queue what the disk has of it."""
         for assignment in self._assignments.values():
             at = content.queues.get(assignment.queue)
             assignment.reported = NO_OFFSET if at is None else at.offset
@@ -277,7 +277,7 @@ class LocalOffsets(ProgressLoop):
     async def _save_in_thread(self, content: OffsetsContent) -> None:
         try:
             self._writing = asyncio.get_running_loop().run_in_executor(None, self._save, content)
-        except RuntimeError:  # the program ends while the loop runs on in a thread: no other begins, nobody is kept
+        except RuntimeError:  # the program ends while the loop runs on in a thread: no other thread begins
             self._save(content)
         else:
             await asyncio.shield(self._writing)
@@ -286,7 +286,7 @@ class LocalOffsets(ProgressLoop):
         """One at a time."""
         while self._aside:
             self._file.put_aside(self._aside[0])
-            del self._aside[0]  # meanwhile the loop may have put another behind it
+            del self._aside[0]  # meanwhile the loop may have put another after it
         self._file.write(content)
 
     def _log_failure(self, error: OSError) -> None:
@@ -301,7 +301,7 @@ class LocalOffsets(ProgressLoop):
     async def close(self) -> None:
         """Write for the last time, and let another process have the file."""
         try:
-            self._logged_at = float("-inf")  # a failure is told in any case
+            self._logged_at = float("-inf")  # a failure is logged in any case
             await self.write()
         finally:
             self._closed = True

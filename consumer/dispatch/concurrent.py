@@ -1,18 +1,15 @@
 """
-``ConcurrentService``: as many calls of the listener beside each other as there are slots, whatever their queues.
+Concurrent dispatch: as many calls of the listener at a time as there are slots, whatever their queues.
 
 ``slots`` workers live as long as the consumer; each makes one call after the other, with a chunk of at most ``batch``
-messages of the queue whose turn it is. A queue has an owner task that does not call anybody: it offers the queue to the
-workers while there is something to take and its lease is believed in, and has the lease renewed while it is not.
+messages of the queue whose turn it is. The owner task of a queue calls no listener: it offers the queue to the workers
+while there is something to take and its lease is believed, and has the lease renewed while it is not.
 
-What a call leaves: what is done is passed in the cache, whose progress is the first offset that is not. What failed is
-given back to the broker by the worker, which has it delivered again later. Where that is refused, it is tried again
-here after 5 s and keeps the progress back; where nobody knows what came of it, it is asked for again. As in order,
-nothing leaves this process but under the epoch of the lease.
-
-What a consumer of many messages at a time knows of one queue: its running calls, and what waits to be retried.
-
-``Sweep``: calls that take too long do not keep the progress of their queue back for ever.
+A finished chunk is passed in the cache, whose progress is the first offset that is not done. A failed one is given
+back to the broker by the worker and delivered again later. Where that is refused, it is retried here after 5 s and
+keeps the progress back; where its outcome is unknown, it is asked for again. ``Sweep`` gives up calls that take too
+long, so that they do not keep the progress of their queue back. As in ordered dispatch, nothing leaves this process
+but under the epoch of the lease.
 """
 
 from __future__ import annotations
@@ -68,7 +65,7 @@ class ConcurrentService:
         statistics: Statistics | None = None,
         stalled: Callable[[float], bool] = lambda _: False,
     ) -> None:
-        """``failures`` is where messages go that the listener failed at: back to the broker, unless told otherwise."""
+        """``failures`` is where messages go that the listener failed at: back to the broker by default."""
         self._listener = listener
         self._config = config
         self._broker = broker
@@ -219,7 +216,7 @@ class ConcurrentService:
                 now = await self._call(active, Call(chunk, worker, now), messages)
 
     def _take(self, now: float) -> tuple[ActiveQueue, Chunk, list[StoredMessage]] | None:
-        """A chunk of the queue whose turn it is; None if nothing of it can be taken, or there is no queue."""
+        """A chunk of the queue whose turn it is; None if nothing of it can be taken, or no queue is ready."""
         if not self._ready:
             return None
         active = self._ready.popleft()
@@ -239,7 +236,7 @@ class ConcurrentService:
         return active, chunk, messages
 
     async def _give_way(self) -> None:
-        """Let everybody else on the loop run, and go on together with the other workers."""
+        """Let all other tasks on the loop run, and go on together with the other workers."""
         while self._broker.now() > self._slice_end:
             if not self._yielding:
                 self._yielding = True
@@ -253,7 +250,7 @@ class ConcurrentService:
     # A call
 
     async def _call(self, active: ActiveQueue, call: Call, messages: list[StoredMessage]) -> float:
-        """Make a call, or ask again for what nobody knows the outcome of; returns the time of its end."""
+        """Make a call, or ask again where the outcome is unknown; returns the time of its end."""
         chunk, clock = call.chunk, self._broker.now
         active.calls.began(call)
         self._running += 1
@@ -299,7 +296,7 @@ class ConcurrentService:
         """Record any result but a plain success."""
         chunk, cache, error = call.chunk, active.cache, None
         if call.sweep is not None:
-            await asyncio.wait([call.sweep])  # what of the chunk is ours to decide about is known behind it
+            await asyncio.wait([call.sweep])  # what of the chunk is ours to decide about is known after it
         read = RETRY
         if isinstance(status, Raised):
             if not status.counts:
@@ -376,7 +373,7 @@ class ConcurrentService:
                 raise asyncio.CancelledError from error
             return Raised(error, counts=False)
         if isinstance(error, asyncio.CancelledError):
-            # A listener that awaited something which somebody else cancelled has failed; we were not cancelled.
+            # A listener that awaited something which another task cancelled has failed; we were not cancelled.
             if call.worker.cancelling():
                 if not self._undo_cancel(call.worker):
                     raise error
@@ -412,7 +409,7 @@ COUNT_AFTER_S = 0.002  # calls are added to the statistics together, not one by 
 
 
 class Calls(ConsumeGuard):
-    """Held while any call of a queue runs or its result is being recorded; ``since`` is the oldest of them."""
+    """Busy while any call of a queue runs or its result is being recorded; ``since`` is the oldest of them."""
 
     __slots__ = ("_running",)
 
@@ -461,7 +458,7 @@ class Call:
 
 
 class ActiveQueue:
-    """An assignment, and what a service needs beside it."""
+    """An assignment, and what the service keeps about it."""
 
     def __init__(self, assignment: Assignment, meter: TopicMeter) -> None:
         cache = assignment.cache

@@ -1,5 +1,5 @@
 """
-``CrashGuard``: queues whose owners were lost one after the other, most likely by a message that ends the process.
+Care with queues that lost several owners in a row, most likely to a message that ends its process.
 
 Such a queue is delivered message by message, each announced to the broker before its call, and one such call at a time
 in the whole consumer: if the process ends, the broker knows at which message. A message that is convicted is not given
@@ -28,7 +28,7 @@ ADVICE = (
 
 
 class CrashGuard:
-    """Decides about suspected messages, and announces them. ``calls`` is held for each careful call."""
+    """Decides about suspected messages, and announces them. ``calls`` is locked for each careful call."""
 
     def __init__(self, config: ConsumerConfig, broker: GroupClient) -> None:
         self._config = config
@@ -69,7 +69,7 @@ class CrashGuard:
         return message.attempt > max_attempts  # each end of a process counts as a delivery
 
     def is_over(self, assignment: Assignment, message: StoredMessage) -> bool:
-        """Whether a message and all behind it may be delivered as ever."""
+        """Whether a message and all after it may be delivered as ever."""
         suspicion = assignment.suspicion
         if suspicion is None:
             return True

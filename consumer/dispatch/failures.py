@@ -1,16 +1,11 @@
 """
-``Retries``: what becomes of messages that the listener failed at.
+What becomes of messages that the listener failed at.
 
-Each message has its own count of deliveries. Those that reached ``max_attempts`` are copied to the dead letters, and
-only the others are given again. Either is acknowledged by the broker before the pause begins, so that neither starts
-anew after a take-over.
-
-``SkipFailures``: failed messages that nobody could have delivered again are told of, and passed.
-
-What becomes of messages that a listener failed at where they are finished in any order.
-
-They are given back: the broker has them delivered to the group again later, or makes dead letters of those that were
-delivered too often. That and the progress are one request, which asks for nothing twice.
+In order (``Retries``) each message has its own count of deliveries: those that reached ``max_attempts`` are copied to
+the dead letters, the others are given again. The broker acknowledges either before the pause begins, so that neither
+starts from one after a take-over. Concurrently (``SendBacks``) they are given back: the broker delivers them again
+later, or makes dead letters of them; that and the progress are one request, which asks for nothing twice. A
+broadcasting member (``SkipFailures``) logs and skips them, since no other member could deliver them again.
 """
 
 from __future__ import annotations
@@ -158,7 +153,7 @@ class Retries:
 
 
 def reason_of(failure: str, messages: Sequence[StoredMessage]) -> str:
-    """Why messages were given up, for whoever finds them among the dead letters."""
+    """Why messages were given up, for operators who find them among the dead letters."""
     return f"delivery {messages[0].attempt} failed: {failure}"
 
 
@@ -177,7 +172,7 @@ class SkipFailures:
         delay_level: int = 0,
         reason: str = "",
     ) -> Fate:
-        """Let the queue go on behind them, at once and whether the broker is there or not."""
+        """Let the queue go on after them, at once and whether the broker is there or not."""
         if assignment.lease.lost:
             return Fate.LOST
         log.warning(
@@ -200,7 +195,7 @@ class Fate(Enum):
     GIVEN_BACK = "given back"  # the queue may pass them
     REFUSED = "refused"  # they are still ours to deal with
     UNKNOWN = "unknown"  # the broker may have taken them, or lost them: asking again in a while is the way to know
-    LOST = "lost"  # the queue is not ours any more: whoever has it gets them
+    LOST = "lost"  # the queue is not ours any more: its owner gets them
 
 
 class Failures(Protocol):

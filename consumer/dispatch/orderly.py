@@ -1,5 +1,5 @@
 """
-``OrderlyScheduler``: one owner task per assignment, which gives the listener one batch after the other.
+Ordered dispatch: one owner task per assignment, which gives the listener one batch after the other.
 
 The life of an owner::
 
@@ -9,12 +9,9 @@ The life of an owner::
                                   window over: come back in 10 ms.  batch failed: have that recorded, pause.
 
 The slot comes before the gate: a turn that queues for a slot must not keep another out of the gate. The lease is
-looked at by the clock before each batch. A result is recorded locally at once; it leaves this process only with a
-request that carries the epoch, sent while the lease is believed in (``offsets``, ``puller``), so a call that
-outlived its lease commits nothing. What becomes of failed messages is in ``retries``, and queues whose owners were
-lost one after the other are in ``careful``.
-
-What the answer of a listener that is called in order means: recorded at once, or what has to be done about it.
+checked against the clock before each batch. A result is recorded locally at once; it leaves this process only with a
+request that carries the epoch, sent while the lease is believed (``progress``, ``puller``), so a call that outlived
+its lease commits nothing. Failed messages go to ``failures``, queues that lost several owners to ``crash_guard``.
 """
 
 from __future__ import annotations
@@ -81,7 +78,7 @@ class OrderlyScheduler:
         statistics: Statistics | None = None,
         stalled: Callable[[float], bool] = lambda _: False,
     ) -> None:
-        """``stalled`` says whether the loop is too far behind to start anything, at a time of the broker's clock."""
+        """``stalled`` says whether the loop is too late to start anything, at a time of the broker's clock."""
         self._listener = listener
         self._config = config
         self._broker = broker
@@ -140,7 +137,7 @@ class OrderlyScheduler:
                 return
             except asyncio.CancelledError:
                 if assignment.dropped:
-                    return  # whoever cancelled us, there is nothing left to do
+                    return  # whatever cancelled us, there is nothing left to do
                 # A listener that cancels its task and returns leaves us the exception, wherever we wait next.
                 if not self._results.undo_cancel(assignment):
                     raise
@@ -207,7 +204,7 @@ class OrderlyScheduler:
         One reading of the clock after a call serves its own end and the start of the next batch: nothing else can
         run in between. ``look_at`` is the first moment at which any limit has to be looked at; until then one
         comparison is enough, since all limits only move on, except by ``halted``, which is read every time. A call
-        that takes too long for ``consume_timeout_s`` ends behind ``look_at``, so that is looked at there, too.
+        that takes too long for ``consume_timeout_s`` ends after ``look_at``, so that is looked at there, too.
         """
         give = self._give_each if self._config.batch == 1 else self._give_batch
         guard, meter = assignment.guard, self._statistics.of(assignment.shown.topic)
@@ -257,8 +254,8 @@ class OrderlyScheduler:
         """
         One call after the other, each with one message, until there is something to look at; None if the turn goes on.
 
-        The cursors of the cache are moved here, and the guard is freed only where somebody else can run: what a
-        message costs beside its call is a third less for it.
+        The cursors of the cache are moved here, and the guard is freed only where another task can run: what a
+        message costs besides its call is a third less for it.
         """
         cache, guard, context = assignment.cache, assignment.guard, turn.context
         clock, listener, now, look_at = self._broker.now, turn.listener, turn.now, turn.look_at
@@ -389,7 +386,7 @@ class OrderlyResults:
     def settle(
         self, assignment: Assignment, count: int, status: object, context: ConsumeContext, now: float
     ) -> Step | Failed | None:
-        """Record any result but a plain success; what ends the turn is returned. The guard is freed by whoever does."""
+        """Record any result but a plain success; returns what ends the turn. What records that frees the guard."""
         cache, guard, error = assignment.cache, assignment.guard, None
         read = SUSPEND
         if isinstance(status, Raised):
@@ -429,7 +426,7 @@ class OrderlyResults:
                 raise asyncio.CancelledError from error  # whatever the listener made of it
             return Raised(error, counts=False)
         if isinstance(error, asyncio.CancelledError):
-            # A listener that awaited something which somebody else cancelled has failed; we were not cancelled.
+            # A listener that awaited something which another task cancelled has failed; we were not cancelled.
             if is_cancelled() and not self.undo_cancel(assignment):
                 raise error
         elif not isinstance(error, Exception):

@@ -1,11 +1,9 @@
 """
-Notices when something on the loop keeps everything else waiting, renewals included, and has dispatch stop meanwhile.
+Detects an event loop that keeps everything waiting, renewals included, and stops dispatch meanwhile.
 
 A timer that should fire every second is the measure. ``LoopLag`` is the rule, with the time as an argument;
-``StallWatch`` is the task that ticks. While nothing on the loop runs, a thread reports what blocks it:
-``LoopWatcher``, one for all consumers on a loop.
-
-When a blocked event loop is to be reported, and the stack of what blocks it.
+``StallWatch`` is the task that ticks. While nothing on the loop runs, a thread reports the stack of what blocks it:
+``LoopWatcher``, one for all consumers on a loop; ``Blockage`` decides when.
 """
 
 from __future__ import annotations
@@ -48,7 +46,7 @@ class LoopLag:
         self.limit_s = limit_s
         self.stall: Stall | None = None
         self._every_s = EVERY_S
-        self._due = float("inf")  # nobody ticks yet
+        self._due = float("inf")  # it does not tick yet
         self._last_s = 0.0
 
     def begin(self, now: float) -> float:
@@ -120,7 +118,7 @@ class StallWatch:
         """
         Tick until cancelled.
 
-        What is late is most likely behind a listener that is ``async def`` and blocks: make it a plain ``def``, then
+        What is late most likely waits for a listener that is ``async def`` and blocks: make it a plain ``def``, then
         it runs in a thread.
         """
         pause_s = self.lag.begin(self.now())

@@ -9,7 +9,7 @@ from ..config import SUSPEND_MAX_S, SUSPEND_MIN_S
 RELOCK_FIRST_S = 0.01  # a turn whose lease could not be proven any more asks for a renewal after this,
 RELOCK_ENTRY_S = 0.1  # and one that found it so when it began after this
 YIELD_S = 0.01  # a turn whose window is over comes back after this
-SLICE_S = 0.002  # whoever works on the loop gives it back after this
+SLICE_S = 0.002  # a task that works on the loop gives it back after this
 
 
 class Step(Enum):

@@ -1,12 +1,13 @@
 """
-The pulled and unfinished messages of one assignment whose calls run beside each other. Pure.
+The pulled and unfinished messages of one assignment whose calls run concurrently. Pure.
 
-It is the line of :class:`~rmq.consumer.fetch.process_queue.ProcessQueue`, cut into chunks, which end in any order::
+It is the sequence of :class:`~rmq.consumer.fetch.process_queue.ProcessQueue`, cut into chunks, which end in any
+order::
 
     done | chunk: call runs | done ahead | chunk: waits to be tried again | chunk | made, not taken | ...
          ^ first                                                                  ^ next
 
-The progress is the first offset that is not done: what is done behind it stays here until it is reached.
+The progress is the first offset that is not done: what is done ahead of it stays here until it is reached.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Chunk:
 
     @property
     def end(self) -> int:
-        """The place behind the last message."""
+        """The place after the last message."""
         return self.begin + self.count
 
 
@@ -70,7 +71,7 @@ class ConcurrentQueue(ProcessQueue):
         super().__init__(start_offset, subscription=subscription, runs=runs)
         self.max_span = max_span
         self._out: dict[int, Chunk] = {}  # taken and not done, by where they begin
-        self._done: dict[int, int] = {}  # done behind something that is not: places from key to before value
+        self._done: dict[int, int] = {}  # done after something that is not: places from key to before value
         self._ahead = 0  # how many messages that is
         self._waiting: deque[Chunk] = deque()  # to be taken again
         self._last_offset = NO_OFFSET  # of what was put last
@@ -152,7 +153,7 @@ class ConcurrentQueue(ProcessQueue):
         return is_new
 
     def cut(self, queue_offset: int) -> bool:
-        """As :meth:`ProcessQueue.cut`; what is done behind something that is not counts as the listener's."""
+        """As :meth:`ProcessQueue.cut`; what is done after something that is not counts as the listener's."""
         is_cut = super().cut(queue_offset)
         if is_cut:
             self._last_offset = min(self._last_offset, queue_offset - 1)

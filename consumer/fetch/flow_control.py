@@ -1,17 +1,11 @@
 """
-``FlowControl``: when a queue may be pulled again, and in words why it may not.
+When a queue may be pulled again, and in words why it may not.
 
-A queue is pulled while it holds at most 1000 messages and less bytes than its share (``thresholds``), with
-``pull_when_drained`` only while it holds nothing, and never while it is paused. Where messages are finished in any
-order, the first and the last that are not must be at most 2000 offsets apart. These apply before a pull is asked for;
-what an answer brings is let in.
-
-How much of one queue may be held before it is not pulled any more. Pure.
-
-The limits of a queue are those of the consumer, and those of its topic divided over the queues of that topic that are
-held here, at least 1: 1024 messages of a topic are 512 a queue with two of them, and 341 with three.
-
-Which topics and queues a user has paused. Pure: queues come and go, the wish stays.
+A queue is pulled while it has at most 1000 messages and less bytes than its share here, with ``pull_when_drained`` only
+while it has nothing, and never while it is paused. Where messages are finished in any order, the first and the last
+that are not must be at most 2000 offsets apart. These apply before a pull is asked for; what an answer brings is let
+in. The limits of a queue are those of the consumer, and those of its topic divided over the queues of that topic that
+are here, at least 1: 1024 messages of a topic are 512 a queue with two of them, and 341 with three.
 """
 
 from __future__ import annotations
@@ -32,8 +26,8 @@ from .process_queue import ProcessQueue
 log = get_logger("rmq.consumer")
 LOG_AFTER_S = 1.0  # a wait that is shorter is how a consumer with a backlog works
 LOG_EVERY_S = 60.0
-LOOK_AGAIN_S = 60.0  # the share of a queue grows when others leave, which nobody tells
-EXPIRY_PART = 4  # whoever waits shows that it is alive this often in the time after which a queue is given up
+LOOK_AGAIN_S = 60.0  # the share of a queue grows when others leave, which is not notified
+EXPIRY_PART = 4  # a waiting puller shows that it is alive this often in the time after which a queue is given up
 
 
 def cause_of(

@@ -1,13 +1,11 @@
 """
-The pulled and unfinished messages of one assignment: put, take, commit, roll back, again. Pure.
+The pulled and unfinished messages of one assignment: put, take, commit, roll back, take again. Pure.
 
 Batches wait as they came; their messages are made when their turn comes. Taken messages are in flight until they are
-committed or put back. All of that is one line of messages with two cursors::
+committed or put back. All of that is one sequence of messages with two cursors::
 
-    done | in flight | made, not taken | batches, not read to their end
+    done | in flight | made, not taken | batches and holes, not read to their end
          ^ first     ^ next
-
-What stands in line for the listener and is not made yet: batches, and the holes between them. Pure.
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ READ_MOST = 8192  # messages looked at in one go for wanted ones
 
 
 class _Room(NamedTuple):
-    """Somebody waits until the queue holds no more than this."""
+    """A task waits until the queue has no more than this."""
 
     messages: int
     size: int
@@ -53,7 +51,7 @@ class ProcessQueue:
     ``messages`` counts those that are not done; ``size`` counts whole batches from arrival until their last message
     is done, since that is how long the memory is held.
 
-    ``line``, ``first``, ``next`` and ``mark`` are for whoever gives the messages to the listener, and nobody else: it
+    ``line``, ``first``, ``next`` and ``mark`` are for the dispatch that gives the messages to the listener only: it
     may do itself what :meth:`take` does with what :meth:`fill` has made, up to ``mark``, and what :meth:`commit` does.
     """
 
@@ -74,7 +72,7 @@ class ProcessQueue:
         self.size = 0
         self.log_epochs = LogEpochs()
         self._runs = sorted(runs)  # what owners before us failed at, for messages that are not made yet
-        self._behind: dict[int, int] = {}  # offset of a message -> where the removed ones behind it end
+        self._behind: dict[int, int] = {}  # offset of a message -> where the removed ones after it end
         self._done_offset = start_offset  # everything below it is done, up to the last whole batch
         self._arrived: deque[UnreadBatch | Hole] = deque()
         self._unread = 0
@@ -129,7 +127,7 @@ class ProcessQueue:
 
     @property
     def span(self) -> int:
-        """Messages are done in the order of their offsets: how far they are apart is no reason not to pull."""
+        """0: messages are done in the order of their offsets, so how far they are apart does not matter."""
         return 0
 
     @property
@@ -167,7 +165,7 @@ class ProcessQueue:
         if not self.messages:
             self._done_offset = queue_offset
         elif self._arrived and isinstance(self._arrived[-1], Hole):
-            self._arrived[-1].end_offset = queue_offset  # behind a message that waits they would become many
+            self._arrived[-1].end_offset = queue_offset  # after a message that waits they would become many
         else:
             self._arrived.append(Hole(self.end_offset, queue_offset))
         if passed_under:
@@ -180,7 +178,7 @@ class ProcessQueue:
         """
         Let go of everything from ``queue_offset`` on, since the log has lost it, and lower the progress to there.
 
-        False, and nothing has changed, if the listener has some of it: what it answers could not be told apart from
+        False, and nothing has changed, if the listener has some of it: what it answers could not be distinguished from
         an answer about the messages that get these offsets next.
         """
         if self.next > self.first and self.line[self.next - 1].queue_offset >= queue_offset:
@@ -192,7 +190,7 @@ class ProcessQueue:
             if run.from_offset < queue_offset
         ]
         self._behind = {offset: min(end, queue_offset) for offset, end in self._behind.items()}
-        if self.finished_offset > queue_offset:  # so nothing is in flight, and all that is held lies behind it
+        if self.finished_offset > queue_offset:  # so nothing is in flight, and all that is here lies after it
             self.discard()
             self._done_offset = self.end_offset = queue_offset
             return True
@@ -224,7 +222,7 @@ class ProcessQueue:
         self._set_mark()
 
     def starved(self) -> None:
-        """Nothing is left to take: whoever waits for room is told, since a commit may need more messages first."""
+        """Nothing is left to take: wake what waits for room, since a commit may need more messages first."""
         if self._room is not None:
             callback, self._room = self._room.callback, None
             callback()
@@ -233,7 +231,7 @@ class ProcessQueue:
     # The listener's side
 
     def take(self, most: int) -> list[StoredMessage]:
-        """Up to ``most`` messages, now in flight; fewer if no more are here, or behind a long run of unwanted ones."""
+        """Up to ``most`` messages, now in flight; fewer if no more are here, or after a long run of unwanted ones."""
         start = self.fill(most)
         self.next = end = min(start + most, len(self.line))
         # A list made of one item costs half of a slice, and batches of one are the rule.
@@ -275,7 +273,7 @@ class ProcessQueue:
         """
         Let go of messages that are put back and done in another way: they are not taken again.
 
-        Progress passes each with the message before it, so that one that waits keeps those behind it back.
+        Progress passes each with the message before it, so that one that waits keeps those after it back.
         """
         gone = set(map(id, messages))
         kept = self.line[: self.next]
@@ -329,7 +327,7 @@ class ProcessQueue:
         self.settle()
 
     def _number(self, messages: list[StoredMessage]) -> list[StoredMessage]:
-        """Tell the messages that an owner before us failed at how often they were delivered."""
+        """Number the messages that an owner before us failed at by how often they were delivered."""
         while self._runs and messages and self._runs[0].from_offset <= messages[-1].queue_offset:
             run = self._runs[0]
             for message in messages:
@@ -346,7 +344,7 @@ class ProcessQueue:
         return self._behind.get(offset, offset + 1)
 
     def settle(self) -> None:
-        """Let go of the batches that are done, and tell who waits for room."""
+        """Let go of the batches that are done, and wake what waits for room."""
         done = self._passed + self.first
         while self._read and self._read[0].end <= done:
             finished = self._read.popleft()
@@ -381,7 +379,7 @@ class ProcessQueue:
 
 class UnreadBatch:
     """
-    The messages of a batch at ``from_offset`` and behind that were not made yet.
+    The messages of a batch at ``from_offset`` and after that were not made yet.
 
     Making all 4096 at once costs twice as much for each: they leave the processor's caches before they are used, and
     the garbage collector walks over them.
@@ -411,7 +409,7 @@ class UnreadBatch:
 
     @property
     def end_offset(self) -> int:
-        """The offset behind the last message."""
+        """The offset after the last message."""
         return self.batch.header.base_offset + self._end
 
     def cut(self, queue_offset: int) -> None:
@@ -469,7 +467,7 @@ class LogEpochs:
         """
         Messages from ``queue_offset`` on were stored under ``log_epoch``.
 
-        Of some, which were passed over since nobody wants them, only a bound is known, the epoch of the broker that
+        Of some, which were passed over since none is wanted, only a bound is known, the epoch of the broker that
         did so: what follows them in the log may lower it.
         """
         while self._runs and self._runs[-1][1] > log_epoch > UNKNOWN:

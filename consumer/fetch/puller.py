@@ -1,11 +1,10 @@
 """
-``Puller``: one long poll for each assignment, which keeps its cache filled and carries its progress.
+One long poll for each assignment, which keeps its cache filled and carries its progress.
 
-``Intake``: what the answer to a pull means for a queue, and how its batches get into the cache.
-
-A broker that filters by tags leaves batches out. So where our own subscription names tags, offsets that an answer
-passes up to its ``next_offset`` are *filtered*: there is nothing for us, and the progress passes them when all before
-them is done. Where we want every message, offsets that are missing between batches are a defect.
+``Intake`` decides what an answer means and puts its batches into the cache. A broker that filters by tags leaves
+batches out. So where our own subscription names tags, offsets that an answer passes up to its ``next_offset`` are
+*filtered*: there is nothing for us, and the progress passes them when all before them is done. Where we want every
+message, offsets that are missing between batches are a defect.
 """
 
 from __future__ import annotations
@@ -103,7 +102,7 @@ class Puller:
                     await self._found(assignment, messages, took_s)
                 if was_empty and 0 < messages <= FEW:
                     # The listener goes first: asking for more takes as long as its call. Whatever happens meanwhile
-                    # is looked at before the next pull, as behind every other await here.
+                    # is looked at before the next pull, as after every other await here.
                     await asyncio.sleep(0)
 
     async def _found(self, assignment: Assignment, messages: int, took_s: float) -> None:
@@ -175,7 +174,7 @@ class Intake:
     """
     The one writer of caches on the puller's side.
 
-    Where the log has lost messages that the group did not get, the queue stops, or goes on behind them (``on_gap``);
+    Where the log has lost messages that the group did not get, the queue stops, or goes on after them (``on_gap``);
     where it has lost messages that the group got, the progress goes back to what both still have.
     """
 
@@ -223,7 +222,7 @@ class Intake:
         return 0
 
     def gone(self, assignment: Assignment, text: str) -> None:
-        """There is no such queue any more: whoever knows the topics finds out what there is."""
+        """The queue does not exist any more: the rebalancer finds out what does."""
         self._topics.topic_missing(assignment.queue.topic, assignment.topic_generation)
         assignment.lose(text)
 
@@ -287,7 +286,7 @@ class Intake:
         if cache.subscription.expression != context.expression:
             return False
         if context.expression == ALL:
-            return True  # with every message wanted, the cache refuses a batch behind a hole
+            return True  # with every message wanted, the cache refuses a batch after a hole
         if to_offset > min(result.next_offset, result.max_offset):
             raise BadBatch(f"{to_offset} lies behind {result.next_offset}, where the answer ends")
         cache.skip_to(to_offset, passed_under=context.log_epoch)
@@ -337,7 +336,7 @@ class Intake:
         The broker lost messages that we have fetched, and may have given their offsets to others: go back.
 
         If the listener has one of them, what it answers would be taken for an answer about its successor. So the
-        queue is lost, as if to another owner: the call is told, ends, and counts for nothing.
+        queue is lost, as if to another owner: the call is warned, ends, and counts for nothing.
         """
         cache, asked = assignment.cache, assignment.cache.end_offset
         log.warning(
@@ -357,7 +356,7 @@ class Intake:
     def _behind_the_end(self, assignment: Assignment, end: int) -> None:
         asked = assignment.cache.end_offset
         if assignment.cache.used:
-            # The log was cut behind messages that we hold or have done: none of our offsets means anything now.
+            # The log was cut below messages that we have or have done: none of our offsets means anything now.
             return assignment.lose(f"the queue ends at {end}, and {asked} was asked for")
         log.warning("pull.offset_moved", queue=str(assignment.queue), asked=asked, goes_on_at=end)
         self._skip(assignment, end)

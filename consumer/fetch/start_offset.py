@@ -1,8 +1,4 @@
-"""
-``StartOffset``: where a group without progress begins in a queue, found out once and recorded.
-
-The pause after a request of a queue's puller failed, before the same is asked again.
-"""
+"""Where a group without progress begins in a queue, decided once and recorded; and the pause after a failed request."""
 
 from __future__ import annotations
 
@@ -35,7 +31,7 @@ class StartOffset:
     """
     A queue that came into being after the group subscribed is read from 0, any other from where ``start_from`` says:
     its first message, or the first that was stored at a time or later. For ``last`` the broker records the ends of all
-    queues of a topic when the first member of the group names it, so that whoever comes later agrees.
+    queues of a topic when the first member of the group names it, so that members that join later agree.
 
     A read that fails is repeated: guessing would skip messages or deliver them again.
     """
@@ -102,7 +98,7 @@ BUSY_S = 0.1  # a broker that has enough to do with us is asked again after this
 
 
 def says_gone(error: RmqError) -> bool:
-    """Whether a request was refused because there is no such topic or queue any more."""
+    """Whether a request was refused because the topic or the queue does not exist any more."""
     return isinstance(error, Refused) and error.code in GONE
 
 
@@ -120,7 +116,7 @@ async def after_failure(assignment: Assignment, error: RmqError, broker: GroupCl
         try:
             return await broker.link.wait_connected()
         except RmqError:
-            pass  # closed for good: whoever closed it drops us
+            pass  # closed for good: what closed it drops us
     elif isinstance(error, Refused) and error.code == TooManyInFlight.code:
         pause_s = min(BUSY_S, pause_s)
     else:

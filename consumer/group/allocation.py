@@ -1,10 +1,9 @@
 """
-Which queues of a topic are ours: pure functions that every member computes alike.
+Which queues of a topic are this member's: pure functions that every member computes alike.
 
-All members see the same queues and the same members, both sorted, so that no one has to ask the others. What differs
+All members see the same queues and the same members, both sorted, so that none has to ask the others. What differs
 between members is only their own name; the exception is ``by_config``, whose list each member has of its own.
-
-``Shares``: what falls to this member, topic by topic; a topic whose strategy fails stays as it is.
+``Shares`` computes the share of this member topic by topic; a topic whose strategy fails stays as it is.
 """
 
 from __future__ import annotations
@@ -117,12 +116,12 @@ def consistent_hash(
 def by_config(
     queues: Queues, members: Sequence[str], member: str, *, wanted: Collection[MessageQueue]
 ) -> list[PlacedQueue]:
-    """Those of a fixed list, whoever else is there. What two members list goes to the first that locks it."""
+    """Those of a fixed list, whatever the other members. What two members list goes to the first that locks it."""
     return [queue for queue in queues if queue.queue in wanted]
 
 
 def machine_room(queues: Queues, members: Sequence[str], member: str, *, zones: Collection[str]) -> list[PlacedQueue]:
-    """Only queues at brokers of these zones, shared evenly; those of other zones go to nobody."""
+    """Only queues at brokers of these zones, shared evenly; those of other zones go to no member."""
     near = [queue for queue in queues if zone_of_broker(queue.broker) in zones]
     rank, each = members.index(member), len(near) // len(members)
     rest = near[each * len(members) :]
@@ -169,7 +168,7 @@ def parse_strategy(text: str) -> Strategy:
     Its name is the same for settings that share queues out alike, and says all that matters for that.
 
     Raises:
-        ConfigError: there is none of that name, or what is behind the colon does not fit.
+        ConfigError: the name is unknown, or what follows the colon does not fit.
     """
     kind, colon, given = text.partition(":")
     if colon and not given.strip():
@@ -256,7 +255,7 @@ def _named_zone(text: str) -> str:
 
 
 def _short(name: str) -> str:
-    """A name that a broker takes: a long one is cut, and told apart from others by a hash."""
+    """A name that a broker takes: a long one is cut, and made unique by a hash."""
     if len(name) <= MAX_NAME:
         return name
     digest = hashlib.sha256(name.encode()).hexdigest()[:_DIGEST]
@@ -280,7 +279,7 @@ class Shares:
     Computes shares by one strategy.
 
     The strategy sees topics by the names the user gave them, without the namespace. The retries of the group are not
-    the user's business: they are shared out evenly, so that no strategy can leave them to nobody.
+    the user's business: they are shared out evenly, so that no strategy can leave them out.
     """
 
     def __init__(self, strategy: Strategy, namespace: str = "", *, retry_topic: str | None = None) -> None:
@@ -297,7 +296,7 @@ class Shares:
         *,
         owned: Iterable[MessageQueue],
     ) -> dict[str, Share]:
-        """The share of each topic; where the strategy raises, what is ``owned`` of it."""
+        """The share of each topic; where the strategy raises, those that are ``owned`` of it."""
         owned = list(owned)
         return {topic: self._of_topic(topic, infos, members, member, owned) for topic, infos in topics.items()}
 
@@ -314,7 +313,7 @@ class Shares:
         return Share(frozenset(MessageQueue(topic, queue.queue_id) for queue in ours), len(infos), len(members))
 
     def report(self, group: str, shares: Mapping[str, Share]) -> None:
-        """Tell each change once, with what it follows from."""
+        """Log each change once, with what it follows from."""
         for topic, share in shares.items():
             before = self._logged.get(topic)
             if topic == self._retry_topic and before is None and not share.queues:

@@ -1,13 +1,10 @@
 """
-One stay of a queue with this consumer, from a granted lease to its end: what its tasks share.
+A queue in this consumer's hands, from a granted lease to its hand-over, and what its tasks share about it. Pure.
 
-What this client believes about one queue lock: pure, every method takes the time it needs.
-
-One ``asyncio.Lock`` per queue, kept across the assignments of the queue in this process.
-
-How often messages were delivered in vain: what a grant says of that, and what is reported of a failure. Pure.
-
-Messages that a group did not get and never will: what the broker says about them, and what comes of it. Pure.
+``Assignment`` has the marks and wake-ups, ``LeaseBelief`` what this client knows of the lease, ``ConsumeGuard`` covers
+one listener call, and ``QueueGates`` keeps turns of successive assignments of a queue apart. The rest is about
+deliveries: failed ones (attempts), lost owners (``Suspicion``), and messages that the log lost before the group got
+them (``LogGap``).
 """
 
 from __future__ import annotations
@@ -33,7 +30,7 @@ class LeaseLost(asyncio.Event):
     True in a condition, and set, when the lease is gone or can no longer be proven.
 
     It reads the clock by ``expired``: after a stop of the whole process a listener may run before the timer that would
-    set it. ``was_set`` is whether it was set, which is what wakes those who wait.
+    set it. ``was_set`` is whether it was set, which is what wakes the waiting tasks.
     """
 
     def __init__(self, expired: Callable[[], bool] = bool, on_set: Callable[[], object] = bool) -> None:
@@ -43,11 +40,11 @@ class LeaseLost(asyncio.Event):
 
     @property
     def was_set(self) -> bool:
-        """Whether somebody has set it."""
+        """Whether it was set, not only expired."""
         return super().is_set()
 
     def set(self) -> None:
-        """Wake those who wait."""
+        """Wake the waiting tasks."""
         super().set()
         self._on_told()
 
@@ -65,19 +62,19 @@ class LeaseLost(asyncio.Event):
 
 class ConsumeGuard:
     """
-    Held by the owner for one listener call and the recording of its result; the hand-over waits for it.
+    Taken by the owner for one listener call and the recording of its result; the hand-over waits for it.
 
     It does what an ``asyncio.Lock`` per call would, without its cost for every message. Only the owner takes it, so
-    taking never waits; and nobody has to take it to keep the owner out: whoever waits has marked the assignment as
-    dropped before, and the owner looks at that mark and sets ``since`` in one stretch without an ``await``.
+    taking never waits; and no other task has to take it to keep the owner out: a waiting task has marked the assignment
+    as dropped before, and the owner looks at that mark and sets ``since`` in one stretch without an ``await``.
     """
 
     __slots__ = ("recording", "since", "waiters")
 
     def __init__(self) -> None:
-        self.since: float | None = None  # when the call began; None if it is not held. Written by the owner only
+        self.since: float | None = None  # when the call began; None if it is free. Written by the owner only
         self.recording = False  # the call has ended, and its failure is not recorded yet
-        # Whoever waits has dropped the assignment, so the owner looks for them there, and not after each call.
+        # A waiting task has dropped the assignment, so the owner looks for them there, and not after each call.
         self.waiters: list[asyncio.Future[None]] = []
 
     @property
@@ -128,19 +125,19 @@ class Assignment:
         self.guard = ConsumeGuard()
         self.dropped = False
         self.ended = asyncio.Event()  # nothing of it runs any more; written by the rebalancer
-        self._expired: Callable[[], bool] = bool  # bool() is False: nobody watches yet
+        self._expired: Callable[[], bool] = bool  # bool() is False: it is not watched yet
         self.lost = LeaseLost(on_set=self._on_lost_set)
         self.believed_until = float("-inf")  # a lower bound, renewed by the owner when it has passed
-        self.reported = NO_OFFSET  # newest progress that was sent; whoever's request failed sets it back
+        self.reported = NO_OFFSET  # newest progress that was sent; the sender of a failed request sets it back
         self.stopped: Stopped | None = None  # it waits at a gap; the puller's
         self.selection = Selection()  # what its tag expression let through; the puller's
         self.found_start = NO_OFFSET  # where a group without progress was found to begin; the puller's
         self.left = False  # the listener is done with the queue and finishes nothing more of it; the listener's
         self.uncommitted_logged_at = float("-inf")  # when it was last warned of; the puller's
         self.suspicion = suspicion  # owners before us were lost with this queue; the scheduler's
-        self.interrupt: Callable[[], None] | None = None  # told when the lease is lost; the service's
+        self.interrupt: Callable[[], None] | None = None  # called when the lease is lost; the service's
         self.interrupted = False  # a call was cancelled for that, and has not ended yet; the scheduler's
-        self.on_work: Callable[[], None] | None = None  # told when something may be taken; the service's
+        self.on_work: Callable[[], None] | None = None  # called when something may be taken; the service's
         self.retry_at: float | None = None  # when a failed message is given again; the scheduler's
         self.last_failure: tuple[int, str] | None = None  # a message the listener failed at, and why; the service's
         self.crash_loop: str | None = None  # why nothing is dispatched any more; the scheduler's
@@ -149,7 +146,7 @@ class Assignment:
         self.flow_control: str | None = None  # which limit keeps the queue from being pulled; the puller's
         self.pulled_at = float("-inf")  # when a pull was last asked for or found not to be needed; the puller's
         self.tries_to_unlock = 0  # how often the hand-over found a call running; the rebalancer's
-        self.topic_gone = False  # nobody waits for its end; the rebalancer's
+        self.topic_gone = False  # its end need not be reported; the rebalancer's
         self.owner: Task | None = None
         self.puller: Task | None = None
         self._on_lost = on_lost
@@ -186,7 +183,7 @@ class Assignment:
         Whether the log of a broker that started under ``log_epoch`` is known to hold what our progress is about.
 
         A broker that crashed may have lost messages and given their offsets to others. Progress that was made before
-        is not reported to it until a pull has shown that the two still agree: it would pass messages nobody got.
+        is not reported to it until a pull has shown that the two still agree: it would pass undelivered messages.
         """
         return self.agreed == log_epoch
 
@@ -204,7 +201,7 @@ class Assignment:
         self.cache.starved()
 
     def lose(self, reason: str) -> None:
-        """The lease is gone: tell the running listener, and drop."""
+        """The lease is gone: warn the running listener, and drop."""
         if self.lease.lost:
             return
         self.lease.lost = True
@@ -213,7 +210,7 @@ class Assignment:
         self.drop()
 
     def resumed(self) -> None:
-        """The broker confirmed the lease: whoever doubted it since may go on."""
+        """The broker confirmed the lease: what waited for that may go on."""
         self.believed_until = float("-inf")  # the grace may be another than before
         if self.lost.was_set and not self.lease.lost:
             self.lost = LeaseLost(self._expired, self._on_lost_set)
@@ -225,7 +222,7 @@ class Assignment:
         self.lost = LeaseLost(expired, self._on_lost_set)
 
     def _on_lost_set(self) -> None:
-        """The listener is told that the lease is lost: running calls are cancelled, if that is wished."""
+        """The listener learns that the lease is lost: running calls are cancelled, if that is wished."""
         if self.interrupt is not None:
             self.interrupt()
 
@@ -281,12 +278,12 @@ GRACE_MARGIN_S = 1.0
 
 class LeaseBelief:
     """
-    One grant of a queue to this session, told apart from all others by its epoch.
+    One grant of a queue to this session, distinguished from all others by its epoch.
 
     It is believed until the earlier of two limits, both counted from when a request was *sent*, since what the
     broker did cannot be older than that:
 
-    - the newest granted lock or renewal of it + ``lock_ttl_s``: the broker frees a lease that nobody renews;
+    - the newest granted lock or renewal of it + ``lock_ttl_s``: the broker frees a lease that is not renewed;
     - the newest answered request of any kind + (grace - 1 s): the broker frees the leases of a silent connection.
 
     At exactly a limit it is still believed. ``lost`` is final.
@@ -343,7 +340,7 @@ NO_LIMIT = -1
 
 
 def runs_of(grant: Grant) -> list[AttemptRun]:
-    """All failed deliveries that a grant tells of, in the order of their offsets."""
+    """All failed deliveries that a grant reports, in the order of their offsets."""
     if grant.runs or grant.attempt_offset == NO_OFFSET:
         return sorted(grant.runs)
     return [AttemptRun(grant.attempt_offset, grant.attempt_offset + 1, grant.attempts)]
@@ -387,7 +384,7 @@ class Suspicion(NamedTuple):
 
     @classmethod
     def of(cls, grant: Grant) -> Self | None:
-        """What a grant says; None if there is nothing to fear."""
+        """What a grant says; None if no owner was lost."""
         if not grant.abandoned and grant.careful_until == NO_OFFSET:
             return None
         return cls(grant.abandoned, grant.suspect_offset, grant.careful_until)
@@ -459,7 +456,7 @@ class Stopped:
     times: int = 0
 
     def found_again(self, now: float) -> bool:
-        """The same answer came; says whether somebody should be told."""
+        """The same answer came; says whether to log that."""
         self.times += 1
         if now - self.logged_at < REMIND_S:
             return False
@@ -473,7 +470,7 @@ class Stopped:
 
 
 def gap_of(asked: int, result: PullResult) -> LogGap | None:
-    """The gap that an answer to a pull at ``asked`` tells of; None if it tells of none, or not where that ends."""
+    """The gap that an answer to a pull at ``asked`` reports; None if it reports none, or not where that ends."""
     end = result.next_offset
     if result.status == OtherHistory.code:
         return LogGap(result.status, min(end, asked), asked)

@@ -1,5 +1,5 @@
 """
-``HandoverTasks``: how a queue is given up. One task for each, so that none waits for another.
+How a queue is given up: one task for each, so that none waits for another.
 
 Mark it dropped, let the running call end and be recorded, discard what was not started, then commit and unlock in one
 request. Nothing else ends a lease of ours before its time.
@@ -25,18 +25,18 @@ log = get_logger("rmq.consumer")
 
 RELEASE_RETRY_S = 0.1
 ANSWER_S = 3.0  # for a broker to say whether it has what was done
-LOG_EVERY_S = 1.0  # a call that keeps its queue is counted and told of at most this often
+LOG_EVERY_S = 1.0  # a call that keeps its queue is counted and logged at most this often
 
 
 class Workers(Protocol):
-    """Whoever works on the assignments the rebalancer makes."""
+    """Works on the assignments that the rebalancer makes; the broken builds of the tests replace it."""
 
     def start_assignment(self, assignment: Assignment) -> None: ...
     async def finish_assignment(self, assignment: Assignment) -> None: ...
 
 
 class HandoverTasks:
-    """The queues that are being given up. ``ended(assignment)`` is told when one is out of the table."""
+    """Hands queues over, one task for each. ``ended(assignment)`` is called when one is out of the table."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class HandoverTasks:
 
     async def _report_ended(self, assignment: Assignment) -> None:
         """
-        Say that nothing runs any more under a lease that we lost: after a reset of offsets the broker waits for that.
+        Report that nothing runs any more under a lost lease: after a reset of offsets the broker waits for that.
 
         A stop need not say it: leaving the group does.
         """
@@ -117,13 +117,13 @@ class HandoverTasks:
                 await assignment.ended.wait()
 
     async def idle_gone(self, assignments: Iterable[Assignment], within_s: float) -> None:
-        """Wait until those without a running call are unlocked, but no longer than this: they can be taken anew."""
+        """Wait until those without a running call are unlocked, but no longer than this: they can be taken again."""
         tasks = [self._running[each] for each in assignments if not each.guard.busy and each in self._running]
         if tasks:
             await asyncio.wait(tasks, timeout=within_s)
 
     def count_tries(self) -> None:
-        """Count, and tell of, the calls that keep a dropped queue from being unlocked."""
+        """Count, and log, the calls that keep a dropped queue from being unlocked."""
         now = self._broker.now()
         for assignment in self._running:
             if assignment.guard.busy and now - self._logged_at.get(assignment, float("-inf")) >= LOG_EVERY_S:

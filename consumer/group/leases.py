@@ -1,14 +1,10 @@
 """
-``LeaseKeeper``: renews all leases at a fixed rate, and tells a running listener when one can no longer be proven.
+Renewal of leases, and how long one is believed without an answer.
 
-How often a lease and a membership are renewed: what is configured, but often enough for this broker. Pure.
-
-``LossLog``: leases that are lost together are told in one line.
-
-A process that was stopped beyond its leases, or a broker that did not resume them, loses all its queues at once: the
-operator should read one sentence, not one for each queue.
-
-``NoLeases``: in place of leases, for a consumer whose queues are nobody's: what nobody gave does not run out.
+``LeaseKeeper`` renews all leases at a fixed rate, often enough for this broker, and warns a running listener whose
+lease can no longer be proven. ``LossLog`` logs leases that are lost together in one line: a process that was stopped
+beyond its leases, or a broker that did not resume them, loses all its queues at once. ``NoLeases`` takes the keeper's
+place in a broadcasting consumer, whose queues are leased from no broker and do not expire.
 """
 
 from __future__ import annotations
@@ -32,7 +28,7 @@ log = get_logger("rmq.consumer")
 
 
 class Leases(Protocol):
-    """What whoever calls the listener asks about a lease; see :class:`LeaseKeeper`."""
+    """What a dispatch asks about a lease; see :class:`LeaseKeeper`."""
 
     def believed_until(self, assignment: Assignment) -> float: ...
     def believed(self, assignment: Assignment) -> bool: ...
@@ -71,7 +67,7 @@ class LeaseKeeper:
         self._config = config
         self._broker = broker
         self._changed = asyncio.Event()  # a lease was added: the watch has something to watch
-        self._greeted = asyncio.Event()  # the broker has told its limits
+        self._greeted = asyncio.Event()  # the broker has sent its limits
         self._leaving = False
 
     # Renewal
@@ -80,7 +76,7 @@ class LeaseKeeper:
         """
         Renew 1 s after the start, then every 20 s, until cancelled.
 
-        The rate is fixed by deadlines: a slow answer does not shift the renewals behind it. A broker whose leases are
+        The rate is fixed by deadlines: a slow answer does not shift the renewals after it. A broker whose leases are
         shorter than 60 s has them renewed more often.
         """
         loop = asyncio.get_running_loop()
@@ -106,7 +102,7 @@ class LeaseKeeper:
                 return due
 
     def connected(self) -> None:
-        """The broker has told its limits."""
+        """The broker has sent its limits."""
         self._greeted.set()
 
     async def renew_all(self) -> None:
@@ -118,11 +114,11 @@ class LeaseKeeper:
         self._leaving = True
 
     async def renew_one(self, assignment: Assignment) -> None:
-        """Renew one lease, because somebody cannot go on without."""
+        """Renew one lease, because a dispatch cannot go on without."""
         await self._renew([assignment])
 
     async def renew_these(self, assignments: Sequence[Assignment]) -> None:
-        """Renew leases that somebody doubts, in one request; those that are not ours any more are lost by that."""
+        """Renew leases that are in doubt, in one request; those that are not ours any more are lost by that."""
         await self._renew([assignment for assignment in assignments if not assignment.lease.lost])
 
     async def _renew(self, assignments: Sequence[Assignment]) -> None:
@@ -152,7 +148,7 @@ class LeaseKeeper:
         self._changed.set()
 
     def proven(self, assignment: Assignment) -> None:
-        """The broker showed that the lease is ours: whoever doubted it may go on."""
+        """The broker showed that the lease is ours: what waited for that may go on."""
         assignment.resumed()
         self._changed.set()
 
@@ -172,15 +168,15 @@ class LeaseKeeper:
         """
         Set ``context.lost`` when a belief runs out, until cancelled.
 
-        Turns do not need it, they read the clock. It is for the listener that waits for it meanwhile: it is told before
-        the broker may give its queue to somebody else. Beliefs move on with every answer, so this wakes up, finds
+        Turns do not need it, they read the clock. It is for the listener that waits for it meanwhile: it learns before
+        the broker may give its queue to another member. Beliefs move on with every answer, so this wakes up, finds
         nothing, and sleeps until the new limit.
         """
         while True:
             self._changed.clear()
             next_limit = self._check_all()
             try:
-                # A moment behind the limit: at exactly the limit a lease is still believed in.
+                # A moment after the limit: at exactly the limit a lease is still believed in.
                 wait_s = None if next_limit is None else next_limit - self._broker.now() + 0.001
                 async with asyncio.timeout(wait_s):
                     await self._changed.wait()
@@ -188,7 +184,7 @@ class LeaseKeeper:
                 pass
 
     def _check_all(self) -> float | None:
-        """Tell the listeners whose leases cannot be proven any more, in one line; the next limit of the others."""
+        """Warn the listeners whose leases cannot be proven any more; returns the next limit of the others."""
         now, next_limit, unproven = self._broker.now(), None, []
         for assignment in self._assignments.values():
             if assignment.lost.was_set or assignment.lease.lost:
@@ -237,13 +233,13 @@ class LossLog:
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, assignment: Assignment, reason: str) -> None:
-        """A lease is lost; it is told soon."""
+        """A lease is lost; it is logged soon."""
         self._lost.append((assignment, reason))
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(GATHER_S, self.flush)
 
     def flush(self) -> None:
-        """Tell now what was gathered; the reason is that of the first queue."""
+        """Log now what was gathered; the reason is that of the first queue."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -270,9 +266,9 @@ NEVER = float("-inf")
 
 class NoLeases:
     """
-    What :class:`~rmq.consumer.group.leases.LeaseKeeper` is to others: a queue is ours until something ends its stay.
+    Stands in for :class:`LeaseKeeper`: a queue is ours until something ends its assignment.
 
-    That is a topic that was deleted, a log that lost what the listener has, or another store. ``begun`` is told of each
+    That is a deleted topic, a log that lost what the listener has, or another store. ``begun`` is called for each
     queue that is taken.
     """
 
@@ -281,7 +277,7 @@ class NoLeases:
 
     def added(self, assignment: Assignment) -> None:
         """A queue was taken."""
-        assignment.lease.lock_sent_at = NEVER  # nobody locked it
+        assignment.lease.lock_sent_at = NEVER  # it is not locked
         assignment.watched(lambda: assignment.lease.lost)
         self._begun(assignment)
 
@@ -294,7 +290,7 @@ class NoLeases:
         return not assignment.lease.lost
 
     def proven(self, assignment: Assignment) -> None:
-        """Whoever doubted may go on."""
+        """What waited for a proof may go on."""
         assignment.resumed()
 
     def connected(self) -> None:

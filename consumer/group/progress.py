@@ -1,11 +1,9 @@
 """
-``OffsetReporter``: progress that no pull took along reaches the broker within ``commit_every_s``.
+Reports progress to the broker: ``OffsetReporter`` sends what no pull took along within ``commit_every_s``.
 
-Whether a broker that started anew has what our progress is about: asked where no pull would show it any more.
-
-While a queue is ours, its pulls find that out (see :meth:`~rmq.consumer.group.assignment.Assignment.agrees`). One
-that is
-given up has none: what was done in it while the broker was away would not be said, and done again by the next owner.
+A broker that restarted may lack the messages that our progress is about. While a queue is ours its pulls find that out
+(see :meth:`~rmq.consumer.group.assignment.Assignment.agrees`). A queue that is given up has none, so ``agree`` asks:
+else what was done while the broker was away would not be reported, and done again by the next owner.
 """
 
 from __future__ import annotations
@@ -81,7 +79,7 @@ class OffsetReporter(ProgressLoop):
 
     async def report(self) -> bool:
         """Send what is new; says whether nothing is left to be sent."""
-        # One that has ended is given back with its progress: a commit behind that would be fenced.
+        # One that has ended is given back with its progress: a commit after that would be fenced.
         live = [each for each in self._assignments.values() if not each.lease.lost and not each.ended.is_set()]
         unreported = [each for each in live if each.cache.commit_offset != each.reported]
         log_epoch = self._broker.log_epoch
@@ -133,7 +131,7 @@ async def agree(assignment: Assignment, broker: GroupClient, *, timeout_s: float
     Ask for what follows our progress, only for the answer; nothing is asked of a broker that is known to agree.
 
     Raises:
-        RmqError: there is no answer.
+        RmqError: no answer came.
     """
     log_epoch, cache = broker.log_epoch, assignment.cache
     at = cache.commit_offset

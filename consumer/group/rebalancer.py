@@ -1,16 +1,14 @@
 """
-``Rebalancer``: which queues this member should have, and the way there.
+Computes which queues this member should have and moves toward that.
 
-A pass first drops what is not ours any more or is not pulled for no reason, then asks for what we lack, in one request.
-Dropping does not wait: each queue has a hand-over task of its own. Passes run when connected, when told (gathered for
-100 ms), when a lease becomes free, and every 20 s; a word that comes during a pass makes one more. A queue has one
+A pass first drops what is not ours any more or is not pulled for no known reason, then asks for what is missing, in
+one request. Dropping does not wait: each queue has a hand-over task of its own. Passes run when connected, on notice
+(gathered for 100 ms), when a lease becomes free, and every 20 s; a notice during a pass makes one more. A queue has one
 assignment at a time: one that comes back while the last is still ending is asked for when that has ended. After a
-change of what we hold the group hears of us at once.
+change the group hears of us at once.
 
-The queues of a topic that was deleted are lost at once, without a request. If it is made again under the same name, its
-queues are others: nothing that was asked for, cached or done before is taken over.
-
-What we hold compared with what we should: what leaves, what is taken anew, and what is missing. Pure.
+The queues of a topic that was deleted are lost at once, without a request. If it is created again under the same name,
+its queues are others: nothing that was asked for, cached or done before is taken over.
 """
 
 from __future__ import annotations
@@ -84,9 +82,9 @@ class Rebalancer:
         self._accepted: dict[str, Subscription] = {}  # what the broker knows that we consume
         self._topics = KnownTopics()
         self._unsure: set[MessageQueue] = set()  # may be ours at the broker, under an epoch that we do not know
-        self._refused: dict[MessageQueue, str] = {}  # who was said to hold it
+        self._refused: dict[MessageQueue, str] = {}  # who was said to own it
         self._freed: set[MessageQueue] = set()  # reported free since locks were last asked for
-        self._changed = False  # what we hold is not what the group last heard of
+        self._changed = False  # our queues are not those that the group last heard of
         self._losses = LossLog()
         self._stopping = False
         self._due = self._join_due = float("inf")
@@ -110,12 +108,12 @@ class Rebalancer:
         self.notice()
 
     def rest(self, resting: bool) -> None:
-        """Give everything back and leave the group, until told otherwise; the subscriptions are kept."""
+        """Give everything back and leave the group, until this is taken back; the subscriptions are kept."""
         self._subscribed.resting = resting
         self.subscribed()
 
     def members_changed(self, members: list[str], version: int) -> None:
-        """The broker told who is in the group; a list without ourselves says nothing about us."""
+        """The broker sent the members of the group; a list without ourselves says nothing about us."""
         if self._learn_members(members, version):
             self.notice(self._config.rebalance_gather_s)
 
@@ -261,7 +259,7 @@ class Rebalancer:
         Take a list if it is as new as ours, and we are in it; says whether that is so.
 
         Lists are not read in the order they were made: an answer is read when its task has its turn, after what was
-        pushed behind it; and what was pushed while we were stopped may be older than the answer that is read next.
+        pushed after it; and what was pushed while we were stopped may be older than the answer that is read next.
         """
         if version < self._members_version or self._broker.member not in members:
             return False
@@ -390,7 +388,7 @@ class Rebalancer:
         if self._config.namespace:
             assignment.shown = MessageQueue(unwrap(self._config.namespace, queue.topic), queue.queue_id)
         self._assignments[queue] = assignment
-        # If the topic was deleted and made again meanwhile, nobody knows which of the two this is about.
+        # If the topic was deleted and made again meanwhile, it is not known which of the two this is about.
         is_current = topic_generation == self._topics.generation(queue.topic)
         if self._stopping or not is_current or not is_wanted:
             return self._handovers.begin(assignment)
@@ -450,8 +448,8 @@ class Comparison(NamedTuple):
     """What has to change; all that is held and in neither list stays as it is."""
 
     leaving: list[Assignment]  # not ours any more
-    expired: list[Assignment]  # ours, but nobody pulls them
-    missing: list[MessageQueue]  # ours, and not held
+    expired: list[Assignment]  # ours, but not pulled
+    missing: list[MessageQueue]  # ours, and not here
 
 
 def compare(

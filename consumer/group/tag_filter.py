@@ -1,8 +1,4 @@
-"""
-Which messages of a topic a group wants: tag expressions such as ``created || paid``.
-
-What a member subscribes to: what its user wants, and the retries of its group beside it. Pure.
-"""
+"""Which messages of a topic a group wants: subscriptions, and tag expressions such as ``created || paid``. Pure."""
 
 from __future__ import annotations
 
@@ -26,7 +22,7 @@ class Selection(NamedTuple):
     left_out: int = 0
 
     def answered(self, expression: str, came: int, left_out: int) -> Selection:
-        """Return this with the answer to a pull; under another expression it begins anew."""
+        """Return this with the answer to a pull; under another expression it starts from zero."""
         if expression != self.expression:
             return Selection(expression, came, left_out)
         return Selection(expression, self.came + came, self.left_out + left_out)
@@ -40,7 +36,7 @@ class Subscription:
     def __init__(self, expression: str = ALL) -> None:
         """
         Raises:
-            ConfigError: the expression is no text, names no tag, or ``*`` beside tags.
+            ConfigError: the expression is not text, names no tag, or ``*`` next to tags.
         """
         if not isinstance(expression, str):
             raise ConfigError(f"an expression must be text such as '*' or 'created || paid', not {expression!r}")
@@ -72,7 +68,7 @@ class Subscribed:
     The user's subscriptions, as they are at the moment, and the topic of the group's own retries.
 
     Messages that were given back, and dead letters that are replayed, come by way of ``retry_topic`` (None: there is
-    none). So every member subscribes to it, as long as its user wants anything, and nobody has to know.
+    none). So every member subscribes to it, as long as its user wants anything.
     """
 
     def __init__(self, chosen: dict[str, Subscription], retry_topic: str | None) -> None:

@@ -1,4 +1,4 @@
-"""Which topics exist, in which generation, with which queues: what pushes and joins have told of them. Pure."""
+"""Which topics exist, under which topic generation, with which queues, as pushes and joins reported them. Pure."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class KnownTopics:
         self._infos: dict[str, TopicInfo] = {}
         self._dead: dict[str, int] = {}  # the highest generation of each topic that is known to be gone
         self._old: dict[str, set[int]] = {}  # the queues each topic had when it was subscribed to
-        self._pushed: set[str] = set()  # told of since the newest JOIN was asked for
+        self._pushed: set[str] = set()  # reported since the newest JOIN was asked for
 
     # What is known
 
     def generation(self, topic: str) -> int | None:
-        """The living generation of a topic; None if there is no such topic."""
+        """The living generation of a topic; None if it does not exist."""
         info = self._infos.get(topic)
         return None if info is None else info.generation
 
@@ -45,7 +45,7 @@ class KnownTopics:
         """Whether a queue came into being after its topic was subscribed to."""
         return queue.queue_id not in self._old.get(queue.topic, ())
 
-    # What is told
+    # What the broker says
 
     def changed(self, info: TopicInfo) -> None:
         """A push: the topic was made or has grown."""
@@ -60,7 +60,7 @@ class KnownTopics:
         return known is not None and known <= generation and self._forget(topic)
 
     def missing(self, topic: str, generation: int | None) -> bool:
-        """A request was refused because there is no such topic; the next JOIN may tell otherwise."""
+        """A request was refused because the topic does not exist; the next JOIN may say otherwise."""
         return self.generation(topic) == generation and self._forget(topic)
 
     def joining(self) -> None:

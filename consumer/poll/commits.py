@@ -1,9 +1,9 @@
 """
-``PullCommits``: when what is done of polled queues is told to the broker, and what can no longer be told.
+When the progress of polled queues is committed, and what can no longer be committed.
 
-With ``auto_commit_every_s`` all that is done is committed at that rate. :meth:`PullCommits.commit` does so at once and
-returns when the broker has it on disk. A queue that went away with
-progress that was not committed is told by the next commit, once; the others are committed all the same.
+With ``auto_commit_every_s`` all that is done is committed at that rate; :meth:`PullCommits.commit` does so at once and
+returns when the broker has it on disk. Queues that went away with uncommitted progress are reported by the next commit,
+once; the others are committed all the same.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class PullCommits:
         self._broker = broker
         self._believed = believed
         self._progressed = progressed
-        self._lost: list[MessageQueue] = []  # with progress that was not committed, and nobody was told yet
+        self._lost: list[MessageQueue] = []  # with progress that was not committed, and not reported yet
 
     async def run(self) -> None:
         """Mark and report every ``auto_commit_every_s``, until cancelled."""
@@ -63,7 +63,7 @@ class PullCommits:
     def note(self, assignment: Assignment) -> None:
         """A queue went away with progress that cannot be committed any more."""
         cache = cache_of(assignment)
-        if not cache.loss_noted and not assignment.topic_gone:  # nobody gets the messages of a deleted topic again
+        if not cache.loss_noted and not assignment.topic_gone:  # messages of a deleted topic are not delivered again
             cache.loss_noted = True
             self._lost.append(assignment.shown)
 

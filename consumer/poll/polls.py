@@ -1,15 +1,13 @@
 """
-``PullService``: gives the messages of the queues to whoever polls, one batch of one queue at a time.
+Gives the messages of the queues to the polling task, one batch of one queue at a time.
 
-There is no task for a queue. A queue that has something stands in a line; a poll takes from the first, which goes to
-the end if it has more. What was returned is *in hand* until the next poll, a commit, or a seek of its queue: its guard
-is held, as that of a queue whose listener is called, so that a hand-over waits for it. That wait ends after
+There is no task for a queue. A queue that has messages is in ``ReadyQueues``; a poll takes from the first, which goes
+to the end if it has more. What was returned is *in hand* until the next poll, a commit, or a seek of its queue: its
+guard is busy, as that of a queue whose listener is called, so that a hand-over waits for it. That wait ends after
 ``drain_s``: a user who never polls again must not keep a queue from the others. What is in hand then is given back
 without it, its batch is marked ``lost``, and the next owner gets it again.
 
 Messages are taken in one stretch with the return of the poll, so that a cancelled poll loses none.
-
-``ReadyLine``: which queue is next, fairly over those that have something. Pure.
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ RebalanceHook = Callable[[list[MessageQueue]], Awaitable[None] | None]
 
 
 class _InHand(NamedTuple):
-    """What the user has: the list is theirs, so the number of messages is kept beside it."""
+    """What the user has: the list is theirs, so the number of messages is kept as well."""
 
     batch: PulledBatch
     assignment: Assignment
@@ -63,7 +61,7 @@ class PullService:
         on_assigned: RebalanceHook | None = None,
         on_revoked: RebalanceHook | None = None,
     ) -> None:
-        """``on_assigned`` is called before the first message of a queue is returned, ``on_revoked`` behind the last."""
+        """``on_assigned`` is called before the first message of a queue is returned, ``on_revoked`` after the last."""
         self._config = config
         self._broker = broker
         self._tasks = tasks
@@ -74,10 +72,10 @@ class PullService:
         self._stalled = stalled
         self._on_assigned = on_assigned
         self._on_revoked = on_revoked
-        self._ready = ReadyLine[Assignment]()
+        self._ready = ReadyQueues[Assignment]()
         self._woken = asyncio.Event()
         self._open: set[Assignment] = set()  # whose messages may be returned
-        self._announced: set[Assignment] = set()  # of whose coming the user was told, and not of their going
+        self._announced: set[Assignment] = set()  # given to on_assigned, and not to on_revoked yet
         self._doubted: set[Assignment] = set()  # whose leases are being proven
         self._callers: set[asyncio.Task[None]] = set()  # that call the user's hooks
         self._in_hand: _InHand | None = None
@@ -88,7 +86,7 @@ class PullService:
 
     @property
     def turns(self) -> int:
-        """None: progress is told to the broker when it is marked, so nobody has to look for it."""
+        """0: progress is reported when it is marked, so no loop has to look for it."""
         return 0
 
     def owners(self) -> Sequence[asyncio.Task[None]]:
@@ -96,8 +94,8 @@ class PullService:
         return list(self._callers)
 
     def start(self, assignment: Assignment) -> None:
-        """Have messages of a queue returned, when the user was told of it."""
-        assignment.suspicion = None  # messages are given to the user as they are: there is no call to be careful with
+        """Have messages of a queue returned, after the user's hook has run."""
+        assignment.suspicion = None  # messages are given to the user as they are: no call could be guarded
         assignment.on_work = lambda: self._has_work(assignment)
         if self._on_assigned is None:
             self._announced.add(assignment)
@@ -137,7 +135,7 @@ class PullService:
             self.commits.note(assignment)
 
     def _give_back(self, assignment: Assignment, after_s: float) -> None:
-        """Wait no longer for what is in hand: it was not done, and somebody else gets it."""
+        """Wait no longer for what is in hand: it was not done, and another member gets it."""
         if self._in_hand is None or self._in_hand.assignment is not assignment:
             return
         self._in_hand.batch.given_back = True
@@ -182,7 +180,7 @@ class PullService:
             self._ready.add(assignment)
             self._woken.set()
 
-    # For whoever polls
+    # For the polling task
 
     def close(self) -> None:
         """Nothing is returned any more; a poll under way ends at once."""
@@ -233,12 +231,12 @@ class PullService:
                 await self._woken.wait()
 
     def _take(self, now: float) -> PulledBatch | None:
-        """Messages of the first queue in line that has any; None if there is none, or a long run of unwanted ones."""
+        """Messages of the first ready queue that has any; None if there is none, or a long run of unwanted ones."""
         if self._closed or self._stalled(now):
             return None
         while (assignment := self._ready.take()) is not None:
             if assignment.halted:
-                continue  # it stands in line again when it is resumed
+                continue  # it is added again when it is resumed
             if not is_proven(assignment, self._leases, now):
                 self._doubt(assignment)
                 continue
@@ -273,7 +271,7 @@ class PullService:
             self.let_go()
 
     def let_go(self, assignment: Assignment | None = None) -> None:
-        """What is in hand, of any queue or this one, is not done: it counts for nothing, and nobody waits for it."""
+        """What is in hand, of any queue or this one, is not done, and no hand-over waits for it."""
         if self._in_hand is not None and assignment in (None, self._in_hand.assignment):
             assignment, self._in_hand = self._in_hand.assignment, None
             assignment.guard.release()
@@ -294,11 +292,11 @@ class PullService:
 T = TypeVar("T", bound=Hashable)
 
 
-class ReadyLine(Generic[T]):
+class ReadyQueues(Generic[T]):
     """
-    A line in which everybody stands at most once; who has more after its turn goes to the end.
+    A queue in which each item stands at most once; one that has more after its turn goes to the end.
 
-    So each of ``n`` that are in line has its turn within ``n`` turns.
+    So each of ``n`` items has its turn within ``n`` turns.
     """
 
     __slots__ = ("_ready",)
@@ -310,13 +308,13 @@ class ReadyLine(Generic[T]):
         return len(self._ready)
 
     def add(self, item: T) -> None:
-        """Stand at the end; one that stands already keeps its place."""
+        """Add an item at the end; one that is there already keeps its place."""
         self._ready.setdefault(item)
 
     def discard(self, item: T) -> None:
-        """Leave the line."""
+        """Remove an item."""
         self._ready.pop(item, None)
 
     def take(self) -> T | None:
-        """The first in line, who leaves it; None if nobody is there."""
+        """Remove and return the first item; None if none is left."""
         return self._ready.popitem(last=False)[0] if self._ready else None

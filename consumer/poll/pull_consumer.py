@@ -1,4 +1,4 @@
-"""``PullConsumer``: the façade for users who ask for messages instead of being called with them."""
+"""``PullConsumer``, for users who ask for messages instead of being called with them, and the parts that it starts."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ class PullConsumer(BaseConsumer[PullRuntime]):
     ends, or not committed, is delivered again.
 
     Queues are shared out, locked and handed over as those of a :class:`~rmq.consumer.Consumer`; one of them that is
-    given to another member waits for a batch in hand for at most ``drain_s``. All of them go to others when nobody
+    given to another member waits for a batch in hand for at most ``drain_s``. All of them go to others when no task
     polls or commits for ``consume_timeout_s`` (15 min), and come back with the next poll. One task polls.
 
     Within an ``async with`` block in the main thread SIGTERM and SIGINT stop it: the batch in hand is finished, the
@@ -163,7 +163,7 @@ class PullConsumer(BaseConsumer[PullRuntime]):
         ``handle_signals=False`` leaves SIGTERM and SIGINT to you.
 
         Raises:
-            ConfigError: a setting that is unknown or cannot be.
+            ConfigError: an unknown setting, or an invalid value.
         """
         if config is None:
             settings.setdefault("batch", DEFAULT_BATCH)
@@ -211,7 +211,7 @@ class PullConsumer(BaseConsumer[PullRuntime]):
         Stop consuming a topic: its queues are handed over as in a rebalance.
 
         Raises:
-            ConfigError: the topic is no text.
+            ConfigError: the topic is not text.
         """
         self._targets.unsubscribe(topic)
         self._targets_changed()
@@ -224,7 +224,7 @@ class PullConsumer(BaseConsumer[PullRuntime]):
         that does not exist yet, is waited for.
 
         Raises:
-            ConfigError: something that is no queue, or a topic was subscribed.
+            ConfigError: one of them is not a queue, or a topic was subscribed.
         """
         self._targets.assign(queues)
         self._targets_changed()
@@ -302,7 +302,7 @@ class PullConsumer(BaseConsumer[PullRuntime]):
         stop, which may be a signal's at any moment, everything that was done is committed, and there is nothing to do.
 
         Raises:
-            Fenced: queues went to another owner before; all others are committed. Told once.
+            Fenced: queues went to another owner before; all others are committed. Raised once.
             RequestTimeout: the broker did not answer within ``request_timeout_s``: try again, what is done stays so.
             RuntimeError: the consumer does not run.
         """
@@ -329,10 +329,10 @@ class PullConsumer(BaseConsumer[PullRuntime]):
 
     def position(self, queue: Queue) -> int | None:
         """
-        The offset behind what was returned last of a queue; None until it is known where the group begins.
+        The offset after what was returned last of a queue; None until it is known where the group begins.
 
         Raises:
-            NotAssigned: this consumer does not hold the queue.
+            NotAssigned: this consumer does not own the queue.
         """
         position = cache_of(self._owned(queue)).position
         return None if position < 0 else position
@@ -342,14 +342,14 @@ class PullConsumer(BaseConsumer[PullRuntime]):
         The offset that the next owner of a queue begins at, as the broker has it; None if the group has no progress.
 
         Raises:
-            RmqError: the broker could not be asked, or there is no such queue.
+            RmqError: the broker could not be asked, or the queue does not exist.
         """
         runtime = self._in_operation()
         return await runtime.seeks.committed(self._targets.on_the_wire(as_queue(queue)))
 
     async def seek(self, queue: Queue, to: int | str) -> int:
         """
-        Go on at an offset of a queue, at its ``"first"`` message, or behind its ``"last"``; returns the offset.
+        Go on at an offset of a queue, at its ``"first"`` message, or after its ``"last"``; returns the offset.
 
         What was cached or returned of it counts for nothing. Progress never goes back: below what is committed,
         messages are returned again, and the progress stays until they are passed (``rmq-admin group reset-offset`` is
@@ -358,7 +358,7 @@ class PullConsumer(BaseConsumer[PullRuntime]):
 
         Raises:
             OffsetOutOfRange: the queue does not hold that offset.
-            NotAssigned: this consumer does not hold the queue.
+            NotAssigned: this consumer does not own the queue.
             RmqError: the broker could not be asked.
         """
         assignment = await self._awaited(queue)
@@ -366,7 +366,7 @@ class PullConsumer(BaseConsumer[PullRuntime]):
 
     async def seek_to_time(self, target: Target | Queue, time: datetime) -> dict[MessageQueue, int]:
         """
-        Go on at the first message of a queue, or of each queue held of a topic, that was stored at ``time`` or later.
+        Go on at the first message of a queue, or of each owned queue of a topic, that was stored at ``time`` or later.
 
         Where there is none, at the end. A time without a zone is local. Returns the offsets. As :meth:`seek` otherwise.
         """
@@ -390,7 +390,7 @@ class PullConsumer(BaseConsumer[PullRuntime]):
         raise NotAssigned(f"this consumer does not hold {wanted}")
 
     async def _awaited(self, queue: Queue) -> Assignment:
-        """A queue that is held, or was assigned and comes."""
+        """A queue that is owned, or was assigned and comes."""
         while True:
             self._in_operation()
             self._came.clear()

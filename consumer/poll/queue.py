@@ -1,17 +1,15 @@
 """
-``PullCache``: what is held of a queue for whoever polls, and how far that has come. Pure.
+The cache of a polled queue, how far that has come, and what a poll returns of it. Pure.
 
-Four offsets, each at most the next while nobody seeks::
+Four offsets, each at most the next while no seek intervenes::
 
-    durable   <=   marked   <=   done   <=   position
-    the broker     may be        finished     is returned
-    has it         committed     by the user  next
+    durable   <=   marked   <=   finished   <=   position
+    the broker     may be        finished        is returned
+    has it         committed     by the user     next
 
-Messages that were returned become done by :meth:`~PullCache.commit`; what is done is marked by a commit of the user's
-or the timer's, and only that is ever told to the broker. A seek moves ``done`` and ``position``, in both directions.
+Messages that were returned are finished by :meth:`~PullCache.commit`; what is finished is marked by a commit of the
+user's or the timer's, and only that is ever reported. A seek moves ``finished`` and ``position``, in both directions.
 ``marked`` never goes back by it: messages below are delivered again, and the progress waits until they are passed.
-
-What a poll returns: messages of one queue, and under which lease they were taken.
 """
 
 from __future__ import annotations
@@ -104,7 +102,7 @@ def cache_of(assignment: Assignment) -> PullCache:
 
 
 class NotAssigned(RmqError, LookupError):
-    """This consumer does not hold the queue that it was asked about."""
+    """This consumer does not own the queue that it was asked about."""
 
 
 class PulledBatch(list[StoredMessage]):
@@ -112,7 +110,7 @@ class PulledBatch(list[StoredMessage]):
     A list of messages of one queue, in the order of their offsets; an empty one is of none.
 
     They count as done when the next poll begins, or at a commit. ``lost`` turns true when that can no longer be: the
-    queue belongs, or may belong, to somebody else, who gets them again.
+    queue belongs, or may belong, to another member, which gets them again.
     """
 
     __slots__ = ("_assignment", "given_back")
@@ -144,7 +142,7 @@ class PulledBatch(list[StoredMessage]):
 
     @property
     def lost(self) -> bool:
-        """Whether the queue belongs to somebody else, or may at this moment."""
+        """Whether the queue belongs to another member, or may at this moment."""
         assignment = self._assignment
         return self.given_back or (assignment is not None and assignment.lost.is_set())
 

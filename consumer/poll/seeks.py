@@ -1,10 +1,10 @@
 """
-``Seeks``: moves what is returned next of a queue to another offset.
+Moves what is returned next of a queue to another offset.
 
-All that is cached or in hand is let go in one stretch with the new beginning, and the pull under way is ended: an
-answer that was asked for before can not be taken for one behind the seek. Progress is not taken back: messages below
-what was committed are delivered again, and the progress stays where it is until they are passed. A seek forwards passes
-what lies between, with the next commit.
+Everything cached or in hand is let go in one stretch with the new beginning, and the pull under way is ended, so that
+its answer cannot be taken for one after the seek. Progress is not taken back: messages below what was committed are
+delivered again, and the progress stays where it is until they are passed. A seek forwards passes what lies between,
+with the next commit.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Seeks:
 
     async def seek(self, assignment: Assignment, to: int | str) -> int:
         """
-        Go on at an offset, the ``first`` message, or behind the ``last``; returns the offset. Cancelling is safe.
+        Go on at an offset, the ``first`` message, or after the ``last``; returns the offset. Cancelling is safe.
 
         Raises:
             OffsetOutOfRange: the queue does not hold it.
@@ -68,7 +68,7 @@ class Seeks:
         return offset
 
     async def seek_to_time(self, assignment: Assignment, time: datetime) -> int:
-        """Go on at the first message that was stored at a time or later, behind the last if there is none."""
+        """Go on at the first message that was stored at a time or later, after the last if none was."""
         try:
             time_us = to_us(time.astimezone(UTC))
         except (ValueError, OverflowError, OSError) as error:

@@ -1,4 +1,4 @@
-"""What a user tells a pull consumer: topics that are shared out, or queues, never both; and what it refuses. Pure."""
+"""What the user of a pull consumer wants: subscribed topics or assigned queues, never both. Pure."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def as_queue(queue: Queue) -> MessageQueue:
 
 def check_timeout(timeout_s: object) -> None:
     """
-    Refuse what is no time for a poll to wait.
+    Refuse a timeout that a poll cannot have.
 
     Raises:
         ConfigError: it is neither None nor a number of seconds.
@@ -46,7 +46,7 @@ def check_timeout(timeout_s: object) -> None:
 
 def check_hooks(**hooks: object) -> None:
     """
-    Refuse what cannot be told of queues.
+    Refuse hooks that cannot be called.
 
     Raises:
         ConfigError: one of them is neither None nor a function.
@@ -74,7 +74,7 @@ class PullTargets:
 
     @property
     def strategy(self) -> Strategy | None:
-        """How the queues come to this member if it is told them; None if they are shared out."""
+        """The strategy of a member whose queues are assigned; None if they are shared out."""
         return Strategy(ASSIGNED, partial(by_config, wanted=self.assigned)) if self.model == ASSIGNED else None
 
     def checked(self, topics: Mapping[str, str] | None) -> Mapping[str, str]:
@@ -104,7 +104,7 @@ class PullTargets:
         Consume a topic no more.
 
         Raises:
-            ConfigError: the topic is no text, or queues were assigned.
+            ConfigError: the topic is not text, or queues were assigned.
         """
         name = self.topic_on_the_wire(topic)
         self._decide(CLUSTERING)
@@ -115,7 +115,7 @@ class PullTargets:
         Consume exactly these queues.
 
         Raises:
-            ConfigError: something that is no queue, or a topic was subscribed; nothing has changed then.
+            ConfigError: one of them is not a queue, or a topic was subscribed; nothing has changed then.
         """
         if isinstance(queues, str | MessageQueue) or not isinstance(queues, Iterable):
             raise ConfigError(f"assign() takes a list of queues such as [('orders', 0)], not {queues!r}")
@@ -138,7 +138,7 @@ class PullTargets:
         A topic as the broker knows it.
 
         Raises:
-            ConfigError: it is no text.
+            ConfigError: it is not text.
         """
         if not isinstance(topic, str):
             raise ConfigError(f"a topic must be text, not {topic!r}")

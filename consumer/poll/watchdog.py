@@ -1,8 +1,8 @@
 """
-``PollWatchdog``: whether the user of a pull consumer still asks for messages.
+Watches whether the user of a pull consumer still asks for messages.
 
-The leases are renewed whatever the user does, so one who never polls again would keep the queues from everybody. After
-``limit_s`` without a poll they are given to others; the next poll takes part again.
+The leases are renewed whatever the user does, so one who never polls again would keep the queues from all others.
+After ``limit_s`` without a poll they are given to others; the next poll takes part again.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq.consumer import PulledBatch
-from rmq.consumer.poll.polls import ReadyLine
+from rmq.consumer.poll.polls import ReadyQueues
 from rmq.wire.protocol.ops.core import Op
 
 from ..fake_broker import FakeBroker
@@ -390,7 +390,7 @@ async def test_a_batch_that_its_user_empties_is_done_all_the_same(broker: FakeBr
 
 
 def test_who_stands_already_keeps_its_place_and_nobody_is_served_twice() -> None:
-    line = ReadyLine[str]()
+    line = ReadyQueues[str]()
     for name in "abab":
         line.add(name)
 
@@ -398,7 +398,7 @@ def test_who_stands_already_keeps_its_place_and_nobody_is_served_twice() -> None
 
 
 def test_who_leaves_the_line_is_not_served_and_may_come_back_at_its_end() -> None:
-    line = ReadyLine[str]()
+    line = ReadyQueues[str]()
     for name in "abc":
         line.add(name)
 
@@ -411,7 +411,7 @@ def test_who_leaves_the_line_is_not_served_and_may_come_back_at_its_end() -> Non
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=8))
 def test_each_of_n_in_line_has_its_turn_within_n_turns(work: list[int]) -> None:
-    line, left, served = ReadyLine[int](), dict(enumerate(work)), []
+    line, left, served = ReadyQueues[int](), dict(enumerate(work)), []
     for who in left:
         line.add(who)
 
