@@ -10,9 +10,9 @@ Each is imported when it is first used: ``import rmq`` alone loads neither an ev
 
 from __future__ import annotations
 
-import importlib
-from importlib import metadata
 from typing import TYPE_CHECKING
+
+from rmq.runtime.package import lazy_names, version
 
 if TYPE_CHECKING:
     from rmq.client import Admin, Producer
@@ -53,15 +53,6 @@ if TYPE_CHECKING:
 
     __version__: str
 
-_MODULES = {
-    "Admin": "rmq.client",
-    "Consumer": "rmq.consumer",
-    "ConsumeStatus": "rmq.wire.model",
-    "Message": "rmq.wire.model",
-    "Producer": "rmq.client",
-    "PullConsumer": "rmq.consumer",
-}  # any other name is an error
-
 __all__ = [  # noqa: RUF022 (grouped by what they are for)
     "__version__",
     "Admin", "Consumer", "ConsumeStatus", "Message", "Producer", "PullConsumer",
@@ -73,14 +64,15 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for)
     "TopicNotFound", "WireError",
 ]  # fmt: skip
 
+_lazy = lazy_names(
+    __name__,
+    dict.fromkeys(__all__, "rmq.wire.errors")
+    | dict.fromkeys(("Admin", "Producer"), "rmq.client")
+    | dict.fromkeys(("Consumer", "PullConsumer"), "rmq.consumer")
+    | dict.fromkeys(("ConsumeStatus", "Message"), "rmq.wire.model"),
+)
+
 
 def __getattr__(name: str) -> object:
     """Import a public name when it is first used."""
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if name == "__version__":
-        value: object = metadata.version("rmq")
-    else:
-        value = getattr(importlib.import_module(_MODULES.get(name, "rmq.wire.errors")), name)
-    globals()[name] = value
-    return value
+    return version() if name == "__version__" else _lazy(name)

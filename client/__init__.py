@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
 
+from rmq.runtime.package import lazy_names
 from rmq.wire.errors import (
     BadBatch,
     BadDelay,
@@ -52,31 +52,26 @@ if TYPE_CHECKING:
     from .producer.receipts import Receipt, SendStatus
     from .scan.bounds import starting_offsets
 else:
-    _LATER = {
-        "Admin": ".admin.admin",
-        "Connection": "rmq.engine.native.connection",
-        "Explanation": ".explain.collect",
-        "FoundMessages": ".admin.messages",
-        "Head": ".admin.messages",
-        "Producer": ".producer.producer",
-        "QueueStory": ".explain.rules",
-        "Reason": ".explain.wording",
-        "Receipt": ".producer.receipts",
-        "SendStatus": ".producer.receipts",
-        "Tail": ".admin.tail",
-        "Urgency": ".explain.wording",
-        "DeferredBatches": ".admin.deferrals",
-        "starting_offsets": ".scan.bounds",
-    }
-
-    def __getattr__(name: str) -> object:
-        """Import what needs an event loop when it is first asked for: the workers of Spark never do."""
-        if name not in _LATER:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = getattr(importlib.import_module(_LATER[name], __name__), name)
-        globals()[name] = value
-        return value
-
+    # Names that need an event loop are imported when they are first used: the workers of Spark never do.
+    __getattr__ = lazy_names(
+        __name__,
+        {
+            "Admin": ".admin.admin",
+            "Connection": "rmq.engine.native.connection",
+            "Explanation": ".explain.collect",
+            "FoundMessages": ".admin.messages",
+            "Head": ".admin.messages",
+            "Producer": ".producer.producer",
+            "QueueStory": ".explain.rules",
+            "Reason": ".explain.wording",
+            "Receipt": ".producer.receipts",
+            "SendStatus": ".producer.receipts",
+            "Tail": ".admin.tail",
+            "Urgency": ".explain.wording",
+            "DeferredBatches": ".admin.deferrals",
+            "starting_offsets": ".scan.bounds",
+        },
+    )
 
 __all__ = [  # noqa: RUF022 (grouped by what they are for)
     # sending

@@ -16,10 +16,11 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 
 import msgpack
 
-from rmq.engine.native.connection import Connection, version
+from rmq.engine.native.connection import Connection
 from rmq.engine.native.group import BROADCASTING, GroupClient
 from rmq.runtime.clock import boottime
 from rmq.runtime.logging import get_logger
+from rmq.runtime.package import version
 from rmq.runtime.stop_signals import StopSignals
 from rmq.runtime.tasks import TaskSet
 from rmq.wire.errors import OK, BadRequest, ConfigError, ConnectionLost, RmqError, code_name

@@ -21,14 +21,14 @@ import random
 import secrets
 import socket
 from collections.abc import Callable, Sequence
-from functools import cache, partial
-from importlib import metadata
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import msgpack
 
 from rmq.runtime import clock
 from rmq.runtime.logging import get_logger
+from rmq.runtime.package import version
 from rmq.wire.address import Address, parse_address
 from rmq.wire.batch.layout import Buffer
 from rmq.wire.errors import (
@@ -501,15 +501,6 @@ def greeted(request_id: int, parts: list[Any]) -> HelloReply | None:
         )
     reply: HelloReply = hello_from_map(HelloReply, payload)
     return reply
-
-
-@cache
-def version() -> str:
-    """The version of rmq that this program runs with."""
-    try:
-        return metadata.version("rmq")
-    except metadata.PackageNotFoundError:
-        return "unknown"
 
 
 def refusal(status: int, payload: Any) -> WireError:
