@@ -1,5 +1,5 @@
 """
-The history of real processes, out of the logs of their calls and what was done to them: for ``consumption_checker``.
+The history of real processes, out of the logs of their calls and what was done to them: for :mod:`simulation.ordered`.
 
 All times are of one clock, that of the machine. A record is written a moment after what it tells, and a process may be
 stopped in that moment; what that means is told at :func:`_begun_before_the_stop` and :func:`_told_by_the_clock`. Pure.
@@ -12,8 +12,8 @@ from itertools import count
 from typing import NamedTuple
 
 from chaos.call_log import END, FAILED, LOST, START, Record
+from simulation import history as events
 from simulation.history import (
-    AGAIN,
     DONE,
     BrokerCrashed,
     Committed,
@@ -98,7 +98,7 @@ def _calls(records: list[Record], long_stops: list[Stop]) -> Iterator[Event]:
         elif record.kind in (END, FAILED):
             del running[owner]
             yield from _told_by_the_clock(number, start, record, long_stops)
-            yield Ended(record.at, number, DONE if record.kind == END else AGAIN)
+            yield Ended(record.at, number, (DONE if record.kind == END else events.FAILED,) * len(start.offsets))
     for number, start in running.values():
         yield from _told_by_the_clock(number, start, None, long_stops)
 

@@ -36,24 +36,24 @@ from rmq.wire.protocol.ops.core import Range
 from chaos.call_log import environment
 from chaos.retry_log import now, read_calls
 from rigs.processes import BrokerProcess, Running
-from simulation.history import BrokerCrashed, Hindered, Killed
-from simulation.mixed_broker import read_rows, waiting
-from simulation.mixed_history import (
-    CONCURRENT,
-    Accepted,
+from simulation.broker import read_rows, waiting
+from simulation.groups import CONCURRENT, TOPIC, Group, Levels
+from simulation.history import (
     Born,
+    BrokerCrashed,
     BrokerDown,
     BrokerUp,
-    Group,
-    Levels,
-    MixedEvent,
+    Committed,
+    Event,
+    Hindered,
+    Killed,
     Row,
-    Stored,
+    Sent,
 )
-from simulation.mixed_listeners import body_of
-from simulation.verdict import MixedVerdict, judge_mixed
+from simulation.listeners import body_of
+from simulation.verdict import Verdict, judge
 
-TOPIC, QUEUES = "orders", 3
+QUEUES = 3
 GROUP = Group("g", CONCURRENT, (("max_attempts", 3), ("send_back_retry_s", 1.0), ("batch", 4)))
 LEVELS = Levels((1.0, 2.0, 1.0, 2.0), 16, late_s=3.0, settle_s=20.0)  # the machine has other things to do
 OPTIONS = ("-o", "message_delay_level=1s 2s 1s 2s", "-o", "grace_s=3", "-o", f"default_queues={QUEUES}")
@@ -80,7 +80,7 @@ class Fleet:
 
     def __init__(self, folder: Path, stack: ExitStack, chance: Random) -> None:
         self.folder, self._stack, self._chance = folder, stack, chance
-        self.history: list[MixedEvent] = []
+        self.history: list[Event] = []
         self.broker = stack.enter_context(BrokerProcess(folder / "data", "127.0.0.1:0", *OPTIONS))
         self.address = self.broker.address
         self.members: list[Member] = []
@@ -93,7 +93,7 @@ class Fleet:
         """A further member."""
         self._started += 1
         member = Member(self.address, self.folder, self._started)
-        self.history.append(Born(now(), GROUP.name, member.name))
+        self.history.append(Born(now(), member.name, group=GROUP.name))
         self.members.append(self._stack.enter_context(member))
 
     def crash(self) -> None:
@@ -133,7 +133,7 @@ async def produce(fleet: Fleet, seconds: float, least: int) -> None:
             waits_s = LEVELS.seconds[0] if level else delay_s or 0.0
             queue = MessageQueue(TOPIC, receipt.queue_id)
             fleet.history.append(
-                Accepted(now(), sent_at, body, queue, receipt.queue_offset, f"p{number}", number, None, waits_s)
+                Sent(now(), queue, receipt.queue_offset, body, f"p{number}", number, None, sent_at, waits_s)
             )
             await asyncio.sleep(PAUSE_S)
 
@@ -161,7 +161,7 @@ async def settled(fleet: Fleet) -> list[Row]:
                     ends = [(queue, one.max_offset) for queue, one in ranges if one.committed == one.max_offset]
                     # What waits is asked for between two looks at the queues: what fails meanwhile is in one of them.
                     if len(ends) == len(ranges) and ends == before and not left:
-                        fleet.history += [Stored(now(), GROUP.name, queue, end) for queue, end in ends]
+                        fleet.history += [Committed(now(), queue, end, group=GROUP.name) for queue, end in ends]
                         return await read_rows(connection, [TOPIC, GROUP.retries, GROUP.dead])
                     before, left = ends, await waiting(connection)
                     await asyncio.sleep(0.1)
@@ -172,7 +172,7 @@ async def settled(fleet: Fleet) -> list[Row]:
         raise AssertionError(f"not settled within {HEALING_S:g} s of the healing: {behind}; {errors}") from None
 
 
-async def run(seconds: float, seed: int, *, least: int = 0, every: tuple[float, float] = (1.0, 3.0)) -> MixedVerdict:
+async def run(seconds: float, seed: int, *, least: int = 0, every: tuple[float, float] = (1.0, 3.0)) -> Verdict:
     """So many seconds of it, then healing and judgement; raises if not everything is over in the end."""
     with tempfile.TemporaryDirectory(prefix="rmq-retries-") as name, ExitStack() as stack:
         chance = Random(seed)
@@ -191,8 +191,8 @@ async def run(seconds: float, seed: int, *, least: int = 0, every: tuple[float, 
             assert await asyncio.to_thread(member.stop) == 0, member.errors[-5:]
         calls = read_calls(sorted(fleet.folder.glob("*.calls")), GROUP.name)
         history = sorted([*fleet.history, *calls], key=lambda event: event.at)
-        verdict = judge_mixed(history, rows, (GROUP,), LEVELS, grace_s=3.0)
-        sent = sum(isinstance(event, Accepted) for event in history)
+        verdict = judge(history, rows, (GROUP,), LEVELS, grace_s=3.0)
+        sent = sum(isinstance(event, Sent) for event in history)
         what = f"{fleet.crashes} broker crashes, {fleet.kills} kills, {verdict.retried} retries"
         became = f"{verdict.dead} dead letters, {verdict.again} again"
         print(f"seed {seed}, {seconds:g} s: {sent} messages, {what}, {became}\n{verdict}", flush=True)

@@ -2,7 +2,7 @@
 A listener for ``rmq-consume --concurrent --listener chaos.retry_log:on_messages`` that notes its calls in a file.
 
 As in :mod:`chaos.call_log`, each record is written before the listener goes on. What becomes of a message is a matter
-of its body (see :mod:`simulation.mixed_listeners`); one with ``/dead/`` in it is given up at its first failure. Times
+of its body (see :mod:`simulation.listeners`); one with ``/dead/`` in it is given up at its first failure. Times
 are those of the wall, as the log of the broker has them.
 """
 
@@ -21,10 +21,9 @@ from rmq.runtime.clock import wall_us
 from rmq.wire.model import MessageQueue
 
 from chaos.call_log import WHERE
-from simulation.history import Lost
-from simulation.mixed_broker import BEGAN_US
-from simulation.mixed_history import FAILED, GIVEN_UP, OK, Called, MixedEvent, Returned
-from simulation.mixed_listeners import is_bad
+from simulation.broker import BEGAN_US
+from simulation.history import DONE, FAILED, GIVEN_UP, Ended, Event, Lost, Started
+from simulation.listeners import is_bad
 
 TAKES_S = 0.002
 _files: dict[str, int] = {}
@@ -56,12 +55,12 @@ async def on_messages(messages: list[StoredMessage], context: Any) -> ConsumeSta
         context.ack_index = good - 1
         if "/dead/" in bodies[good]:
             context.delay_level, failed = -1, GIVEN_UP
-    fates = [OK] * good + [failed] * (len(messages) - good)
+    fates = [DONE] * good + [failed] * (len(messages) - good)
     _note("end", now(), number, fates, context.delay_level, bool(context.lost))
     return ConsumeStatus.SUCCESS
 
 
-def read_calls(paths: list[Path], group: str) -> Iterator[MixedEvent]:
+def read_calls(paths: list[Path], group: str) -> Iterator[Event]:
     """What was noted, not in order of time; a line that a kill cut short is left out."""
     numbers = itertools.count(1)
     for path in paths:
@@ -73,12 +72,12 @@ def read_calls(paths: list[Path], group: str) -> Iterator[MixedEvent]:
                 own[number] = next(numbers)
                 queue, epoch, offsets, attempts, bodies, lost = rest
                 topic, _, queue_id = queue.rpartition("/")
-                yield Called(
-                    at, own[number], group, path.stem, MessageQueue(topic, int(queue_id)), epoch, tuple(offsets),
-                    tuple(attempts), tuple(body.encode() for body in bodies), lost,
+                yield Started(
+                    at, own[number], path.stem, MessageQueue(topic, int(queue_id)), epoch, tuple(offsets),
+                    tuple(attempts), tuple(body.encode() for body in bodies), lost, group,
                 )  # fmt: skip
             else:
                 fates, level, lost = rest
                 if lost:
                     yield Lost(at, own[number])
-                yield Returned(at, own[number], tuple(fates), level)
+                yield Ended(at, own[number], tuple(fates), level)

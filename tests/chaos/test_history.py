@@ -57,10 +57,10 @@ def test_a_failed_call_is_given_again_with_the_next_number() -> None:
     assert "failed, and has the same number" in verdict([*first, *same], count=1).violations[0]
 
 
-def test_an_overlap_that_nobody_was_told_of_is_seen() -> None:
+def test_an_overlap_that_its_owner_did_not_know_of_is_seen() -> None:
     found = verdict([*call("a", 1, 0, 1, 5), *call("b", 2, 0, 3, 4)], count=1)
 
-    assert "was not told that it lost the queue" in found.violations[0]
+    assert "did not know that it lost the queue" in found.violations[0]
 
 
 def test_a_call_that_was_told_overlaps_fenced() -> None:
@@ -79,14 +79,14 @@ def test_a_call_of_a_process_that_was_stopped_for_long_knows_by_the_clock() -> N
     does_not = verdict([*call("a", 1, 0, 1, 8, lost=False), *successor], *stop, count=2)
 
     assert (knows.violations, knows.fenced_overlaps) == ([], 1)
-    assert "was not told" in does_not.violations[0]
+    assert "did not know" in does_not.violations[0]
 
 
 def test_a_short_stop_excuses_nothing() -> None:
     stop = Stopped(1.5, "a"), Continued(1.5 + BELIEVED_S, "a")
     found = verdict([*call("a", 1, 0, 1, 8, lost=True), *call("b", 2, 0, 5, 6)], *stop, count=1)
 
-    assert "was not told" in found.violations[0]
+    assert "did not know" in found.violations[0]
 
 
 def test_a_call_begun_right_before_a_stop_counts_as_begun_then() -> None:

@@ -17,24 +17,37 @@ import pytest
 from rmq.broker.app import Broker
 from rmq.broker.jobs.deferred_delivery import DeferredDelivery, Due
 from rmq.broker.state.dead_letters import CopiedTable
-from rmq.broker.state.leases import LeaseTable
 from rmq.consumer.dispatch.concurrent import ConcurrentService
 from rmq.consumer.dispatch.failures import Fate
 from rmq.consumer.fetch.concurrent_queue import Chunk, ConcurrentQueue
 from rmq.consumer.group.assignment import Assignment
-from rmq.consumer.group.handover import Workers
 from rmq.consumer.member import ConsumerRuntime
 from rmq.wire.model import MessageQueue
 
 from rigs.disk.crash import KEPT
-from simulation.fleet import SOUND, Build
-from simulation.mixed_fleet import play_mixed
-from simulation.mixed_history import CAST_ORDERLY, CONCURRENT, Group
-from simulation.mixed_scripts import MixedScript, MixedStep, Post, Reject, mixed_script
+from simulation.broken import UNFENCED, UNGUARDED
+from simulation.groups import CAST_ORDERLY, CONCURRENT, Group
 from simulation.network import DOWN
 from simulation.processes import ORDERS
-from simulation.scripts import CloseUnseen, Crash, Heal, Join, Kill, Partition, Pause, Resume, Slow, Tick
-from simulation.verdict import MixedVerdict, judge_mixed
+from simulation.scripts import (
+    CloseUnseen,
+    Crash,
+    Fail,
+    Heal,
+    Join,
+    Kill,
+    Partition,
+    Pause,
+    Resume,
+    Script,
+    Send,
+    Slow,
+    Step,
+    Tick,
+    mixed_script,
+)
+from simulation.verdict import Verdict
+from simulation.world import SOUND, Build, play
 
 ENOUGH = 40  # scripts, of the 100 that are played
 
@@ -68,20 +81,6 @@ class Highest(ConcurrentQueue):
         return max(self._highest, super().commit_offset)
 
 
-class Rushing:
-    """Hands queues over without waiting for the running calls."""
-
-    def __init__(self, inner: Workers) -> None:
-        self._inner = inner
-
-    def start_assignment(self, assignment: Assignment) -> None:
-        """As ever."""
-        self._inner.start_assignment(assignment)
-
-    async def finish_assignment(self, assignment: Assignment) -> None:
-        """Not waited for."""
-
-
 def forgetting(runtime: ConsumerRuntime) -> None:
     if isinstance(runtime.service, ConcurrentService):
         runtime.service._failures = Forgetting()
@@ -90,10 +89,6 @@ def forgetting(runtime: ConsumerRuntime) -> None:
 def highest(runtime: ConsumerRuntime) -> None:
     if isinstance(runtime.service, ConcurrentService):
         runtime.rebalancer._make_cache = partial(Highest, max_span=2000)
-
-
-def rushing(runtime: ConsumerRuntime) -> None:
-    runtime.rebalancer._handovers._workers = Rushing(runtime)
 
 
 def writing_ahead(runtime: ConsumerRuntime) -> None:
@@ -112,8 +107,8 @@ class EarlyBroker(Broker):
 
     def _build_handlers(self, loop: asyncio.AbstractEventLoop) -> None:
         super()._build_handlers(loop)
-        honest = self._handlers.delivery._now_us
-        self._handlers.delivery._now_us = lambda: honest() + 200_000
+        honest = self._serving.delivery._now_us
+        self._serving.delivery._now_us = lambda: honest() + 200_000
 
 
 class Unmarked(DeferredDelivery):
@@ -131,7 +126,7 @@ class RepeatingBroker(Broker):
 
     def _build_handlers(self, loop: asyncio.AbstractEventLoop) -> None:
         super()._build_handlers(loop)
-        self._handlers.delivery.__class__ = Unmarked
+        self._serving.delivery.__class__ = Unmarked
 
 
 class Forgetful(CopiedTable):
@@ -149,76 +144,54 @@ class CopyingBroker(Broker):
         self._ledger.copied = Forgetful()
 
 
-class NoFencing(LeaseTable):
-    """Believes everybody who says that a queue is its own."""
-
-    def check(self, group: str, queue: MessageQueue, session: bytes, epoch: int | None, *, now: float) -> None:
-        """Let everybody pass."""
-
-    def renew(self, group: str, queue: MessageQueue, session: bytes, epoch: int, *, now: float) -> bool:
-        """Say yes."""
-        super().renew(group, queue, session, epoch, now=now)
-        return True
-
-
-class UnfencedBroker(Broker):
-    """A broker whose epochs fence nobody off."""
-
-    def _build_services(self, loop: asyncio.AbstractEventLoop) -> None:
-        super()._build_services(loop)
-        self._locks = NoFencing(self.config.lock_lease_s)
-
-
 # What finds it
 
 SHORT = (("message_delay_level", "1s 2s 1s 2s"), ("max_retries", 2))
 ONE = Group("g1", CONCURRENT, (("batch", 1), ("slots", 2)))
-GOOD, BAD = Post("p1", 2, "k", 0), Post("p1", 2, "k", 0, bad=1)
-NEVER_GOOD = Post("p1", 2, "k", 0, bad=99)
-DELAYED = Post("p1", 3, "k", 0, None, 0, 0.5)
+GOOD, BAD = Send("p1", 2, "k", 0), Send("p1", 2, "k", 0, bad=1)
+NEVER_GOOD = Send("p1", 2, "k", 0, bad=99)
+DELAYED = Send("p1", 3, "k", 0, None, 0, 0.5)
 
 
-def scripted(*steps: MixedStep, group: Group = ONE, queues: int = 1) -> MixedScript:
-    return MixedScript(0, queues, (group,), steps, SHORT)
+def scripted(*steps: Step, group: Group = ONE, queues: int = 1) -> Script:
+    return Script(0, queues, steps, (group,), SHORT)
 
 
 FAILS = scripted(GOOD, BAD, Join("g1-1"), Tick(5.0))
-OVERTAKEN = scripted(Join("g1-1"), Tick(0.5), Slow("g1-1", 3.0), GOOD, Tick(1.0), Post("p1", 1, "k", 0), Tick(5.0))
+OVERTAKEN = scripted(Join("g1-1"), Tick(0.5), Slow("g1-1", 3.0), GOOD, Tick(1.0), Send("p1", 1, "k", 0), Tick(5.0))
 WAITS = scripted(Join("g1-1"), DELAYED, Tick(2.0))
 WAITS_AND_CRASHES = scripted(Join("g1-1"), DELAYED, Tick(1.0), Crash(KEPT, 0.0), Tick(3.0))
 REPLY_LOST = scripted(  # of a send-back of a message that the progress cannot pass
-    Join("g1-1"), Tick(0.5), Slow("g1-1", 25.0), Slow("g1-1", 0.5), Post("p1", 1, "k", 0), BAD, Tick(0.3),
+    Join("g1-1"), Tick(0.5), Slow("g1-1", 25.0), Slow("g1-1", 0.5), Send("p1", 1, "k", 0), BAD, Tick(0.3),
     Partition("g1-1", (DOWN,)), Tick(0.6), Heal("g1-1", cut=True), Tick(12.0),
 )  # fmt: skip
 HANDED_OVER = scripted(
-    *(Post("p1", 4, f"k{key}", 0) for key in range(6)), Join("g1-1"), *[Slow("g1-1", 4.0)] * 4, Tick(1.0), Join("g1-2"),
+    *(Send("p1", 4, f"k{key}", 0) for key in range(6)), Join("g1-1"), *[Slow("g1-1", 4.0)] * 4, Tick(1.0), Join("g1-2"),
     Tick(6.0), queues=2,
 )  # fmt: skip
 COMES_BACK = scripted(
-    *(Post("p1", 10, "k", 0) for _ in range(2)), Join("g1-i1-1"), *[Slow("g1-i1-1", 0.6)] * 20, Tick(5.5),
+    *(Send("p1", 10, "k", 0) for _ in range(2)), Join("g1-i1-1"), *[Slow("g1-i1-1", 0.6)] * 20, Tick(5.5),
     Kill("g1-i1-1"), Tick(0.5), Join("g1-i1-2"), Tick(3.0), group=Group("g1", CAST_ORDERLY),
 )  # fmt: skip
 CUT_OFF = scripted(
-    *(Post("p1", 10, "k", 0) for _ in range(2)), Join("g1-1"), *[Slow("g1-1", 9.0)] * 3, Tick(0.5), CloseUnseen("g1-1"),
+    *(Send("p1", 10, "k", 0) for _ in range(2)), Join("g1-1"), *[Slow("g1-1", 9.0)] * 3, Tick(0.5), CloseUnseen("g1-1"),
     Join("g1-2"), Tick(9.5), Heal("g1-1", cut=True), Tick(3.0),
 )  # fmt: skip
-GIVEN_UP = scripted(NEVER_GOOD, Join("g1-1"), Reject("g1-1", 1, "ack", -1), Tick(9.0))
+GIVEN_UP = scripted(NEVER_GOOD, Join("g1-1"), Fail("g1-1", 1, "ack", -1), Tick(9.0))
 
 
-def stopped_and_resumed(order: str) -> MixedScript:
+def stopped_and_resumed(order: str) -> Script:
     """An owner gets SIGSTOP within a call, its lease runs out, another takes over, and it goes on."""
     return scripted(
-        *(Post("p1", 10, "k", 0) for _ in range(15)), Join("g1-1"), *[Slow("g1-1", 0.3)] * 200, Tick(1.05),
+        *(Send("p1", 10, "k", 0) for _ in range(15)), Join("g1-1"), *[Slow("g1-1", 0.3)] * 200, Tick(1.05),
         Join("g1-2"), *[Slow("g1-2", 0.3)] * 200, Tick(1.0), Pause("g1-1"), Tick(70.0), Resume("g1-1", order),
         Tick(3.0),
     )  # fmt: skip
 
 
-def verdict(one: MixedScript, build: Build) -> MixedVerdict:
-    played = play_mixed(one, build)
-    found = judge_mixed(played.history, played.rows, one.groups, played.levels, grace_s=played.grace_s)
-    if build is SOUND:
-        found.violations.extend(played.troubles)
+def verdict(one: Script, build: Build) -> Verdict:
+    played = play(one, build)
+    found = (played if build is SOUND else played._replace(troubles=[])).judged()
     print(found)
     return found
 
@@ -229,13 +202,13 @@ BROKEN = {
     "early delivery": (Build(broker=EarlyBroker), WAITS, "it is early"),
     "delay delivered twice": (Build(broker=RepeatingBroker), WAITS_AND_CRASHES, "in the log 2 times"),
     "send-back that repeats": (Build(broker=CopyingBroker), REPLY_LOST, "given back 2 times"),
-    "hand-over that rushes": (Build(change=rushing), HANDED_OVER, "which was not told"),
+    "hand-over that rushes": (UNGUARDED, HANDED_OVER, "which did not know"),
     "progress written ahead": (Build(change=writing_ahead), COMES_BACK, "leaves a gap"),
 }
 
 
 @pytest.mark.parametrize(("build", "one", "text"), BROKEN.values(), ids=BROKEN)
-def test_a_broken_build_is_caught_and_the_sound_one_is_not(build: Build, one: MixedScript, text: str) -> None:
+def test_a_broken_build_is_caught_and_the_sound_one_is_not(build: Build, one: Script, text: str) -> None:
     assert any(text in line for line in verdict(one, build).violations)
     assert verdict(one, SOUND).violations == []
 
@@ -244,12 +217,12 @@ def test_a_broken_build_is_caught_and_the_sound_one_is_not(build: Build, one: Mi
 def test_fencing_off_is_caught_by_an_owner_that_was_stopped_and_resumed(order: str) -> None:
     one = stopped_and_resumed(order)
 
-    assert any("fence" in line for line in verdict(one, Build(broker=UnfencedBroker)).violations)
+    assert any("fence" in line for line in verdict(one, UNFENCED).violations)
     assert verdict(one, SOUND).violations == []
 
 
 @pytest.mark.parametrize("one", [CUT_OFF, GIVEN_UP], ids=["cut off", "given up"])
-def test_the_sound_build_passes_what_is_rough(one: MixedScript) -> None:
+def test_the_sound_build_passes_what_is_rough(one: Script) -> None:
     assert verdict(one, SOUND).violations == []
 
 
@@ -262,9 +235,7 @@ FOUND = {
 @pytest.mark.parametrize("build", FOUND.values(), ids=FOUND)
 def test_generated_scripts_find_it_too(build: Build) -> None:
     for seed in range(1, ENOUGH + 1):
-        one = mixed_script(seed)
-        played = play_mixed(one, build)
-        found = judge_mixed(played.history, played.rows, one.groups, played.levels, grace_s=played.grace_s)
+        found = play(mixed_script(seed), build)._replace(troubles=[]).judged()
         if found.violations:
             print(seed, found)
             return

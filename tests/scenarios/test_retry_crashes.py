@@ -25,8 +25,8 @@ from rigs.disk.crash import INTERRUPTED, KEPT, LOST, TORN, Crash, crashes, mater
 from rigs.disk.recording import Marked, Recording, RecordingFiles, memory_folder
 from rigs.recovery.failing_group import FATES, GROUP, LEVELS, TOPIC, FailingGroup, wrong
 from rigs.recovery.served import LateFlusher, settings
-from simulation.mixed_broker import BEGAN, BEGAN_US
-from simulation.mixed_history import Row
+from simulation.broker import BEGAN, BEGAN_US
+from simulation.history import Row
 
 pytestmark = [pytest.mark.slow, pytest.mark.virtual_time]
 

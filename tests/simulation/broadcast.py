@@ -18,16 +18,30 @@ from collections.abc import Callable
 
 from rmq.wire.model import MessageQueue
 
-from simulation.concurrent import Findings, named
+from simulation.concurrent import Findings
 from simulation.final_log import Log
-from simulation.history import Continued, Hindered, Killed, Stopped
-from simulation.mixed_history import CAST_ORDERLY, OK, Accepted, Born, Called, Group, Left, MixedEvent, Returned
+from simulation.groups import CAST_ORDERLY, Group
+from simulation.history import (
+    CUT,
+    DONE,
+    Born,
+    Continued,
+    Ended,
+    Event,
+    Hindered,
+    Killed,
+    Left,
+    Sent,
+    Started,
+    Stopped,
+    concerns,
+)
 
 SETTLE_S = 2.0
 WRITING_S = 1.0  # from when progress is due to be written until it is
 
 
-def judge_broadcast(events: list[MixedEvent], log: Log, group: Group, topic: str) -> Findings:
+def judge_broadcast(events: list[Event], log: Log, group: Group, topic: str) -> Findings:
     """Judge what befell a broadcasting group; everything has been taken away that hindered it."""
     checker = _Checker(log, group, topic)
     for event in events:
@@ -87,11 +101,11 @@ class _Checker:
         self._log, self._group = log, group
         self._orderly = group.kind == CAST_ORDERLY
         self.violations: list[str] = []
-        self.calls: dict[int, Called] = {}
+        self.calls: dict[int, Started] = {}
         self.strict = True
         self.again = 0
-        self._running: dict[int, Called] = {}
-        self._accepted: dict[bytes, Accepted] = {}
+        self._running: dict[int, Started] = {}
+        self._accepted: dict[bytes, Sent] = {}
         self._healed = 0.0
         offsets: defaultdict[MessageQueue, list[int]] = defaultdict(list)
         for row in sorted(log.topic(topic), key=lambda row: (row.queue, row.offset)):
@@ -105,20 +119,20 @@ class _Checker:
         self._stops: list[tuple[str, float, float]] = []
         self._limit = int(group.setting("max_attempts", -1))
         self._see: dict[type, Callable[..., None]] = {
-            Accepted: self._was_accepted, Born: self._born, Left: self._left, Killed: self._killed,
-            Called: self._called, Returned: self._returned, Hindered: self._hindered,
+            Sent: self._sent, Born: self._born, Left: self._left, Killed: self._killed,
+            Started: self._started, Ended: self._ended, Hindered: self._hindered,
             Stopped: lambda event: self._stopped.setdefault(event.process, event.at), Continued: self._continued,
         }  # fmt: skip
 
-    def see(self, event: MixedEvent) -> None:
+    def see(self, event: Event) -> None:
         """Judge the next event, if it is about this group."""
-        if getattr(event, "group", self._group.name) == self._group.name and type(event) in self._see:
+        if type(event) in self._see and concerns(event, self._group.name):
             self._see[type(event)](event)
 
     def _bad(self, at: float, text: str) -> None:
         self.violations.append(f"{at:.3f} s: {self._group.name}: {text}")
 
-    def _was_accepted(self, event: Accepted) -> None:
+    def _sent(self, event: Sent) -> None:
         self._accepted[event.body] = event
 
     def _hindered(self, event: Hindered) -> None:
@@ -139,17 +153,17 @@ class _Checker:
             line.born()
 
     def _left(self, event: Left) -> None:
-        self._ended(event.process, lambda _: True)
+        self._end_life(event.process, lambda _: True)
 
     def _killed(self, event: Killed) -> None:
         if event.process not in self._of:
             return
         self.strict = False
         limit_s = self._group.setting("offsets_every_s", 5.0) + WRITING_S
-        self._ended(event.process, lambda at: self._awake(event.process, at, event.at) > limit_s)
+        self._end_life(event.process, lambda at: self._awake(event.process, at, event.at) > limit_s)
         self._running = {number: call for number, call in self._running.items() if call.process != event.process}
 
-    def _ended(self, process: str, written: Callable[[float], bool]) -> None:
+    def _end_life(self, process: str, written: Callable[[float], bool]) -> None:
         if (instance := self._of.get(process)) is not None:
             instance.process = None
             for line in instance.lines.values():
@@ -163,59 +177,59 @@ class _Checker:
 
     # Calls
 
-    def _called(self, call: Called) -> None:
+    def _started(self, call: Started) -> None:
         self.calls[call.call] = self._running[call.call] = call
         instance = self._of[call.process]
         line = instance.lines.setdefault(call.queue, _Line([]))
         places = [line.place(offset) for offset in call.offsets]
         if call.lost:
-            self._bad(call.at, f"{named(call)}: nobody can take a queue from a broadcasting member")
+            self._bad(call.at, f"{call}: nobody can take a queue from a broadcasting member")
         for offset, body in zip(call.offsets, call.bodies, strict=True):
             row = self._log.at.get((call.queue, offset))
             if row is None or row.body != body:
-                self._bad(call.at, f"{named(call)} gets {body!r:.40}, and {row} is in the log")
+                self._bad(call.at, f"{call} gets {body!r:.40}, and {row} is in the log")
         if places != list(range(places[0], places[0] + len(places))):
-            self._bad(call.at, f"{named(call)} has a gap, or goes back")
+            self._bad(call.at, f"{call} has a gap, or goes back")
         if line.next is None:
             self._check_begin(line, places[0], call)
             line.next = places[0]
         if places[0] != line.next:
-            self._bad(call.at, f"{named(call)} is not what is due: that is {self._named(line, line.next)}")
+            self._bad(call.at, f"{call} is not what is due: that is {self._named(line, line.next)}")
         self._check_attempts(line, places, call)
         self.again += sum(place in line.finished for place in places)
         if not self._orderly:
             line.next = places[-1] + 1
         elif any(other.queue == call.queue and self._of[other.process] is instance for other in self._others(call)):
-            self._bad(call.at, f"{named(call)} overlaps another call of its queue")
+            self._bad(call.at, f"{call} overlaps another call of its queue")
 
-    def _others(self, call: Called) -> list[Called]:
+    def _others(self, call: Started) -> list[Started]:
         return [other for other in self._running.values() if other.call != call.call]
 
-    def _check_begin(self, line: _Line, place: int, call: Called) -> None:
+    def _check_begin(self, line: _Line, place: int, call: Started) -> None:
         line.begin = place
         if place > line.first:
-            self._bad(call.at, f"{named(call)} leaves a gap: {self._named(line, line.first)} is not finished")
+            self._bad(call.at, f"{call} leaves a gap: {self._named(line, line.first)} is not finished")
         elif place < line.floor:
-            self._bad(call.at, f"{named(call)} goes back: what lies below {self._named(line, line.floor)} was written")
+            self._bad(call.at, f"{call} goes back: what lies below {self._named(line, line.floor)} was written")
 
-    def _check_attempts(self, line: _Line, places: list[int], call: Called) -> None:
+    def _check_attempts(self, line: _Line, places: list[int], call: Started) -> None:
         for place, attempt in zip(places, call.attempts, strict=True):
             before = line.given.get(place, 0)
             if attempt != before + 1:
-                self._bad(call.at, f"{named(call)}: attempt {attempt} of {self._named(line, place)} follows {before}")
+                self._bad(call.at, f"{call}: attempt {attempt} of {self._named(line, place)} follows {before}")
             elif self._limit > 0 and attempt > self._limit:
-                self._bad(call.at, f"{named(call)}: attempt {attempt} of {self._named(line, place)} is beyond the last")
+                self._bad(call.at, f"{call}: attempt {attempt} of {self._named(line, place)} is beyond the last")
             line.given[place] = attempt
 
-    def _returned(self, event: Returned) -> None:
+    def _ended(self, event: Ended) -> None:
         call = self.calls.get(event.call)
         if call is None or self._running.pop(event.call, None) is None:
             return
         line = self._of[call.process].lines[call.queue]
         for offset, attempt, fate in zip(call.offsets, call.attempts, event.fates, strict=False):
             place = line.place(offset)
-            passed = fate != "cut" if not self._orderly else self._limit > 0 and attempt >= self._limit
-            if fate == OK or passed:
+            passed = fate != CUT if not self._orderly else self._limit > 0 and attempt >= self._limit
+            if fate == DONE or passed:
                 line.finish(place, event.at)
                 if self._orderly and line.next == place:
                     line.next = place + 1

@@ -23,24 +23,29 @@ from typing import NamedTuple
 from rmq.wire.model import MessageQueue
 
 from simulation.final_log import TINY_S, Downtimes, Log
-from simulation.history import BrokerCrashed, Continued, Hindered, Killed, Lost, Stopped
-from simulation.mixed_history import (
+from simulation.groups import Group, Levels
+from simulation.history import (
+    DONE,
     FAILED,
     GIVEN_UP,
-    OK,
-    Accepted,
     Born,
-    Called,
-    Group,
-    Levels,
-    MixedEvent,
-    Owned,
+    BrokerCrashed,
+    Committed,
+    Continued,
+    Ended,
+    Event,
+    Granted,
+    Hindered,
+    Killed,
+    Lost,
+    Promised,
     Released,
-    Returned,
     Row,
-    Stored,
-    Told,
+    Sent,
+    Started,
+    Stopped,
     Troubled,
+    concerns,
 )
 
 RECONNECTING_S = 5.0  # for a member to be at work with a broker that is back
@@ -58,12 +63,12 @@ class Findings(NamedTuple):
     local: int  # of what could not be given back
 
 
-class Delivery:
+class DeferredDelivery:
     """A row in the hands of a member; ``fate`` is None until its call has ended."""
 
     __slots__ = ("attempt", "call", "ended", "expired", "fate", "level")
 
-    def __init__(self, call: Called, attempt: int) -> None:
+    def __init__(self, call: Started, attempt: int) -> None:
         self.call = call
         self.attempt = attempt
         self.fate: str | None = None
@@ -74,11 +79,11 @@ class Delivery:
     @property
     def failed(self) -> bool:
         """Whether the row may have been given back for this."""
-        return self.fate != OK or self.expired
+        return self.fate != DONE or self.expired
 
 
 def judge_concurrent(
-    events: list[MixedEvent], log: Log, group: Group, levels: Levels, topic: str, *, grace_s: float
+    events: list[Event], log: Log, group: Group, levels: Levels, topic: str, *, grace_s: float
 ) -> Findings:
     """Judge what befell a concurrent group; everything has been taken away that hindered it."""
     checker = _Checker(events, log, group, levels, topic)
@@ -90,24 +95,24 @@ def judge_concurrent(
 
 
 class _Checker:
-    def __init__(self, events: list[MixedEvent], log: Log, group: Group, levels: Levels, topic: str) -> None:
+    def __init__(self, events: list[Event], log: Log, group: Group, levels: Levels, topic: str) -> None:
         self._log, self._group, self._levels, self._topic = log, group, levels, topic
         self._downtimes = Downtimes(events)
         self._violations: list[str] = []
-        self._accepted: dict[bytes, Accepted] = {}
+        self._accepted: dict[bytes, Sent] = {}
         self._members: set[str] = set()
-        self._calls: dict[int, Called] = {}
-        self._running: dict[int, Called] = {}
+        self._calls: dict[int, Started] = {}
+        self._running: dict[int, Started] = {}
         self._lost: set[int] = set()
         self._stopped: set[str] = set()
         self._fenced: set[int] = set()
-        self._given: defaultdict[Place, list[Delivery]] = defaultdict(list)
-        self._by_call: defaultdict[int, list[tuple[Place, Delivery]]] = defaultdict(list)
-        self._newest: dict[MessageQueue, Called] = {}
-        self._owners: dict[MessageQueue, Owned] = {}
+        self._given: defaultdict[Place, list[DeferredDelivery]] = defaultdict(list)
+        self._by_call: defaultdict[int, list[tuple[Place, DeferredDelivery]]] = defaultdict(list)
+        self._newest: dict[MessageQueue, Started] = {}
+        self._owners: dict[MessageQueue, Granted] = {}
         self._released: dict[tuple[MessageQueue, int], Released] = {}
-        self._told: defaultdict[MessageQueue, int] = defaultdict(int)
-        self._stored: defaultdict[MessageQueue, int] = defaultdict(int)
+        self._promised: defaultdict[MessageQueue, int] = defaultdict(int)
+        self._committed: defaultdict[MessageQueue, int] = defaultdict(int)
         self._doubts: list[tuple[MessageQueue, int, float, str]] = []  # progress that is wrong if it lasts
         self._disturbed = False
         self._troubled: list[Troubled] = []
@@ -115,22 +120,23 @@ class _Checker:
         self._again = self._local = 0
         self._timeout_s = group.setting("consume_timeout_s", 900.0)
         self._see: dict[type, Callable[..., None]] = {
-            Accepted: self._was_accepted, Born: self._born, Called: self._called, Returned: self._returned,
-            Owned: self._owned, Released: self._was_released, Stored: self._progress, Told: self._was_told,
-            Killed: self._killed, BrokerCrashed: self._crashed, Hindered: self._hindered, Troubled: self._trouble,
-            Lost: self._was_lost, Stopped: lambda event: self._stopped.add(event.process),
+            Sent: self._sent, Born: self._born, Started: self._started, Ended: self._ended,
+            Granted: self._granted, Released: self._was_released, Committed: self._progress,
+            Promised: self._was_promised, Killed: self._killed, BrokerCrashed: self._crashed,
+            Hindered: self._hindered, Troubled: self._trouble, Lost: self._was_lost,
+            Stopped: lambda event: self._stopped.add(event.process),
             Continued: lambda event: self._stopped.discard(event.process),
         }  # fmt: skip
 
-    def see(self, event: MixedEvent) -> None:
+    def see(self, event: Event) -> None:
         """Judge the next event, if it is about this group."""
-        if getattr(event, "group", self._group.name) == self._group.name and type(event) in self._see:
+        if type(event) in self._see and concerns(event, self._group.name):
             self._see[type(event)](event)
 
     def _bad(self, at: float, text: str) -> None:
         self._violations.append(f"{at:.3f} s: {self._group.name}: {text}")
 
-    def _was_accepted(self, event: Accepted) -> None:
+    def _sent(self, event: Sent) -> None:
         self._accepted[event.body] = event
 
     def _born(self, event: Born) -> None:
@@ -156,17 +162,18 @@ class _Checker:
 
     def _crashed(self, event: BrokerCrashed) -> None:
         self._disturbed = True
-        # Progress that nobody was told of may be gone, and the copies that were written with it.
-        self._doubts = [doubt for doubt in self._doubts if doubt[1] < self._told[doubt[0]]]
-        for queue in self._stored:
-            self._stored[queue] = self._told[queue]
+        # Progress that was not promised may be gone, and the copies that were written with it.
+        self._doubts = [doubt for doubt in self._doubts if doubt[1] < self._promised[doubt[0]]]
+        for queue in self._committed:
+            self._committed[queue] = self._promised[queue]
 
     # Owners
 
-    def _owned(self, event: Owned) -> None:
+    def _granted(self, event: Granted) -> None:
         before = self._owners.get(event.queue)
-        if event.committed != -1 and event.committed < self._told[event.queue]:
-            self._bad(event.at, f"{event.queue} is granted at {event.committed}, {self._told[event.queue]} was told")
+        if event.committed != -1 and event.committed < self._promised[event.queue]:
+            promised = self._promised[event.queue]
+            self._bad(event.at, f"{event.queue} is granted at {event.committed}, and {promised} was promised")
         if before is not None and (event.queue, before.epoch) not in self._released:
             self._disturbed = True  # that lease was lost
         self._owners[event.queue] = event
@@ -177,16 +184,16 @@ class _Checker:
 
     # Calls
 
-    def _called(self, call: Called) -> None:
+    def _started(self, call: Started) -> None:
         self._calls[call.call] = call
         self._members.add(call.process)
         if call.lost:
-            self._bad(call.at, f"{named(call)} was started although its lease could not be proven")
+            self._bad(call.at, f"{call} was started although its lease could not be proven")
         self._check_overlaps(call)
         for offset, attempt, body in zip(call.offsets, call.attempts, call.bodies, strict=True):
             row = self._log.at.get((call.queue, offset))
             if row is None or row.body != body:
-                self._bad(call.at, f"{named(call)} gets {body!r:.40}, and {row} is in the log")
+                self._bad(call.at, f"{call} gets {body!r:.40}, and {row} is in the log")
             else:
                 self._check_given(call, row, attempt)
         self._running[call.call] = call
@@ -194,71 +201,71 @@ class _Checker:
         if newest is None or call.epoch >= newest.epoch:
             self._newest[call.queue] = call
 
-    def _check_overlaps(self, call: Called) -> None:
+    def _check_overlaps(self, call: Started) -> None:
         newest = self._newest.get(call.queue)
         if newest is not None and call.epoch < newest.epoch:
-            self._bad(call.at, f"{named(call)} was started behind {named(newest)}, which fences it")
+            self._bad(call.at, f"{call} was started behind {newest}, which fences it")
         for older in self._running.values():
             if older.queue != call.queue:
                 continue
             if older.epoch == call.epoch:
                 if set(older.offsets) & set(call.offsets) and not self._expired(older, call.at):
-                    self._bad(call.at, f"{named(call)} overlaps {named(older)}: they share messages")
+                    self._bad(call.at, f"{call} overlaps {older}: they share messages")
             elif older.call not in self._lost and older.process not in self._stopped:
                 if not self._expired(older, call.at):
-                    self._bad(call.at, f"{named(call)} overlaps {named(older)}, which was not told")
+                    self._bad(call.at, f"{call} overlaps {older}, which did not know")
             else:
                 self._fenced.add(older.call)
 
-    def _expired(self, call: Called, at: float) -> bool:
+    def _expired(self, call: Started, at: float) -> bool:
         return at - call.at >= self._timeout_s - TINY_S
 
-    def _check_given(self, call: Called, row: Row, attempt: int) -> None:
+    def _check_given(self, call: Started, row: Row, attempt: int) -> None:
         place = row.queue, row.offset
         given = self._given[place]
-        delivery = Delivery(call, attempt)
+        delivery = DeferredDelivery(call, attempt)
         sent = self._accepted.get(row.body)
         if sent is not None and sent.due is not None and call.at < sent.due - TINY_S:
-            self._bad(call.at, f"{named(call)} gets {row.body!r:.40}, which is due at {sent.due:.3f} s")
+            self._bad(call.at, f"{call} gets {row.body!r:.40}, which is due at {sent.due:.3f} s")
         under_this = [earlier for earlier in given if earlier.call.epoch == call.epoch]
         if under_this:
             self._check_local(under_this[-1], delivery, row)
         else:
             if attempt != row.attempts + 1:
-                self._bad(call.at, f"{named(call)}: attempt {attempt} of {row.offset} comes after {row.attempts}")
+                self._bad(call.at, f"{call}: attempt {attempt} of {row.offset} comes after {row.attempts}")
             if given:
                 self._check_again(given[-1], delivery, row)
         given.append(delivery)
         self._by_call[call.call].append((place, delivery))
 
-    def _check_local(self, before: Delivery, after: Delivery, row: Row) -> None:
+    def _check_local(self, before: DeferredDelivery, after: DeferredDelivery, row: Row) -> None:
         """Given again by the same owner."""
         at, pause_s = after.call.at, self._group.setting("send_back_retry_s", 5.0)
         self._local += 1
         if before.fate not in (FAILED, GIVEN_UP):
-            self._bad(at, f"{named(after.call)} has {row.offset} again, which was {before.fate or 'running'}")
+            self._bad(at, f"{after.call} has {row.offset} again, which was {before.fate or 'running'}")
         elif after.attempt != before.attempt + 1:
-            self._bad(at, f"{named(after.call)}: attempt {after.attempt} of {row.offset} follows {before.attempt}")
+            self._bad(at, f"{after.call}: attempt {after.attempt} of {row.offset} follows {before.attempt}")
         elif at < before.ended + pause_s - TINY_S:
-            self._bad(at, f"{named(after.call)} has {row.offset} again, {at - before.ended:.3f} s after it failed")
+            self._bad(at, f"{after.call} has {row.offset} again, {at - before.ended:.3f} s after it failed")
 
-    def _check_again(self, before: Delivery, after: Delivery, row: Row) -> None:
+    def _check_again(self, before: DeferredDelivery, after: DeferredDelivery, row: Row) -> None:
         """Given again by another owner."""
         call = after.call
-        self._again += before.fate == OK
+        self._again += before.fate == DONE
         owner = self._owners.get(call.queue)
         if owner is not None and owner.epoch == call.epoch and row.offset < owner.committed:
-            self._bad(call.at, f"{named(call)} gives again what was committed: {row.offset}")
-        if row.offset < self._told[call.queue]:
-            self._bad(call.at, f"{named(call)} gives again {row.offset}: {self._told[call.queue]} was told")
-        if (call.queue, before.call.epoch) in self._released and before.fate == OK and not before.expired:
+            self._bad(call.at, f"{call} gives again what was committed: {row.offset}")
+        if row.offset < self._promised[call.queue]:
+            self._bad(call.at, f"{call} gives again {row.offset}: {self._promised[call.queue]} was promised")
+        if (call.queue, before.call.epoch) in self._released and before.fate == DONE and not before.expired:
             first = self._first_of(call, before.call.epoch)
-            if first is None or first.fate == OK:
-                self._bad(call.at, f"{named(call)} gives {row.offset} again, though it was given back as finished")
+            if first is None or first.fate == DONE:
+                self._bad(call.at, f"{call} gives {row.offset} again, though it was given back as finished")
             else:
                 self._disturbed = True  # something before it could not be given back, so that all behind it is again
 
-    def _first_of(self, call: Called, epoch: int) -> Delivery | None:
+    def _first_of(self, call: Started, epoch: int) -> DeferredDelivery | None:
         """The last delivery, under an earlier owner, of what a new one begins with."""
         begins = max(self._released[call.queue, epoch].offset, 0)
         for offset in range(begins, call.offsets[-1] + 1):
@@ -267,7 +274,7 @@ class _Checker:
                 return under[-1]
         return None
 
-    def _returned(self, event: Returned) -> None:
+    def _ended(self, event: Ended) -> None:
         call = self._calls.get(event.call)
         if call is None or self._running.pop(event.call, None) is None:
             return
@@ -280,24 +287,24 @@ class _Checker:
 
     # Progress
 
-    def _was_told(self, event: Told) -> None:
-        self._told[event.queue] = max(self._told[event.queue], event.offset)
-        self._stored[event.queue] = max(self._stored[event.queue], event.offset)
+    def _was_promised(self, event: Promised) -> None:
+        self._promised[event.queue] = max(self._promised[event.queue], event.offset)
+        self._committed[event.queue] = max(self._committed[event.queue], event.offset)
 
-    def _progress(self, event: Stored) -> None:
-        for offset in range(self._stored[event.queue], event.offset):
+    def _progress(self, event: Committed) -> None:
+        for offset in range(self._committed[event.queue], event.offset):
             row = self._log.at.get((event.queue, offset))
             if row is not None and self._wants(row) and not self._settled(row, event.at):
                 text = f"{event.queue} is committed up to {event.offset}, and {offset} is not finished"
                 self._doubts.append((event.queue, offset, event.at, text))
-        self._stored[event.queue] = max(self._stored[event.queue], event.offset)
+        self._committed[event.queue] = max(self._committed[event.queue], event.offset)
 
     def _wants(self, row: Row) -> bool:
         return row.queue.topic == self._group.retries or self._group.wants(row.tag)
 
     def _settled(self, row: Row, at: float) -> bool:
         given = self._given.get((row.queue, row.offset), [])
-        if any(one.fate == OK for one in given):
+        if any(one.fate == DONE for one in given):
             return True
         if not self._log.copied(self._group, row):
             return False
@@ -323,19 +330,19 @@ class _Checker:
             if not any(one.failed and (one.attempt >= limit or one.fate == GIVEN_UP) for one in given):
                 self._bad(row.at, f"{row.body!r:.40} is a dead letter after {[one.attempt for one in given]}")
 
-    def _of(self, body: bytes) -> list[Delivery]:
+    def _of(self, body: bytes) -> list[DeferredDelivery]:
         rows = [*self._log.of(self._topic, body), *self._log.of(self._group.retries, body)]
         return [delivery for row in rows for delivery in self._given.get((row.queue, row.offset), [])]
 
-    def _due(self, failure: Delivery) -> float:
+    def _due(self, failure: DeferredDelivery) -> float:
         if failure.fate is None or failure.expired:  # it was taken from its call
             return failure.call.at + self._timeout_s + self._levels.delay_s(3, failure.attempt)
         return failure.ended + self._levels.delay_s(failure.level, failure.attempt)
 
-    def _is_late(self, failure: Delivery, at: float) -> bool:
+    def _is_late(self, failure: DeferredDelivery, at: float) -> bool:
         return at > self._due(failure) + self._levels.late_s + TINY_S and self._unhindered(failure, at)
 
-    def _unhindered(self, failure: Delivery, until: float) -> bool:
+    def _unhindered(self, failure: DeferredDelivery, until: float) -> bool:
         if failure.fate != FAILED or failure.expired or self._disturbed:
             return False
         troubled = any(trouble.process == failure.call.process for trouble in self._troubled)
@@ -359,12 +366,12 @@ class _Checker:
                 self._bad(limit, f"{row.queue} {row.offset} is never given to anybody")
             elif given[0].call.at > limit:
                 self._bad(given[0].call.at, f"{row.queue} {row.offset} is given late: it was due at {limit:.3f} s")
-            if self._stored[row.queue] <= row.offset:
-                self._bad(limit, f"{row.queue} is committed up to {self._stored[row.queue]} only")
+            if self._committed[row.queue] <= row.offset:
+                self._bad(limit, f"{row.queue} is committed up to {self._committed[row.queue]} only")
 
-    def _check_end(self, body: bytes, sent: Accepted) -> None:
+    def _check_end(self, body: bytes, sent: Sent) -> None:
         given, dead = self._of(body), self._log.of(self._group.dead, body)
-        done = [one for one in given if one.fate == OK]
+        done = [one for one in given if one.fate == DONE]
         if not done and not dead:
             self._bad(sent.at, f"{body!r:.40} was acknowledged, and is neither processed nor a dead letter")
         if self._disturbed or any(one.expired or one.fate is None for one in given):
@@ -381,9 +388,3 @@ class _Checker:
         return Findings(
             self._violations, len(self._calls), len(self._fenced), not self._disturbed, self._again, self._local
         )
-
-
-def named(call: Called) -> str:
-    """A call, for people."""
-    offsets = f"{call.offsets[0]}" if len(call.offsets) == 1 else f"{call.offsets[0]}-{call.offsets[-1]}"
-    return f"call {call.call} ({call.process}, epoch {call.epoch}, {call.queue} at {offsets}, since {call.at:.3f} s)"

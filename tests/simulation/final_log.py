@@ -11,9 +11,10 @@ What the log may hold at the end, whoever consumed it: pure.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from simulation.mixed_history import Accepted, BrokerDown, BrokerUp, Group, Levels, MixedEvent, Row
+from simulation.groups import Group, Levels
+from simulation.history import BrokerDown, BrokerUp, Event, OffsetReset, Row, Sent
 
 TINY_S = 1e-5  # clocks of the log count microseconds
 
@@ -45,7 +46,7 @@ class Log:
 class Downtimes:
     """When the broker was away."""
 
-    def __init__(self, events: Iterable[MixedEvent]) -> None:
+    def __init__(self, events: Iterable[Event]) -> None:
         self._spans: list[tuple[float, float]] = []
         down: float | None = None
         for event in events:
@@ -64,10 +65,13 @@ class Downtimes:
         return max([min(up, until) for down, up in self._spans if since <= up and down <= until], default=since)
 
 
-def judge_log(events: list[MixedEvent], log: Log, groups: Iterable[Group], levels: Levels, topic: str) -> list[str]:
+def judge_log(events: list[Event], log: Log, groups: Sequence[Group], levels: Levels, topic: str) -> list[str]:
     """What is wrong with the log."""
-    accepted = [event for event in events if isinstance(event, Accepted)]
-    bad = _once(log, topic, accepted)
+    accepted = [event for event in events if isinstance(event, Sent)]
+    # After a reset a message may be given up again, so that it is a dead letter twice.
+    reset = {event.group for event in events if isinstance(event, OffsetReset)}
+    again = {group.dead for group in groups if group.name in reset}
+    bad = _once(log, topic, accepted, again)
     bad += _order(accepted)
     downtimes = Downtimes(events)
     for sent in accepted:
@@ -78,11 +82,11 @@ def judge_log(events: list[MixedEvent], log: Log, groups: Iterable[Group], level
                 for text in _time(sent, row, downtimes, levels.late_s)
             ]
     for group in groups:
-        bad += _copies(log, group, levels, topic)
+        bad += _copies(log, group, levels, topic, again)
     return bad
 
 
-def _once(log: Log, topic: str, accepted: list[Accepted]) -> list[str]:
+def _once(log: Log, topic: str, accepted: list[Sent], again: set[str]) -> list[str]:
     bad = []
     for sent in accepted:
         rows = log.of(topic, sent.body)
@@ -92,13 +96,14 @@ def _once(log: Log, topic: str, accepted: list[Accepted]) -> list[str]:
             bad.append(f"{sent.at:.3f} s: {sent.body!r:.40} was stored at {sent.offset}, and is at {rows[0].offset}")
     counts = Counter(row.body for row in log.topic(topic))
     bad += [f"the end: {body!r:.40} is in the log {count} times" for body, count in counts.items() if count > 1]
-    origins = Counter((row.queue.topic, row.origin) for row in log.rows if row.origin is not None)
+    copies = [row for row in log.rows if row.origin is not None and row.queue.topic not in again]
+    origins = Counter((row.queue.topic, row.origin) for row in copies)
     return bad + [
         f"the end: {origin} has {count} copies in {to}" for (to, origin), count in origins.items() if count > 1
     ]
 
 
-def _order(accepted: list[Accepted]) -> list[str]:
+def _order(accepted: list[Sent]) -> list[str]:
     bad = []
     last: dict[tuple[str, object], tuple[int, int]] = {}
     for sent in accepted:
@@ -111,14 +116,14 @@ def _order(accepted: list[Accepted]) -> list[str]:
     return bad
 
 
-def _time(sent: Accepted, row: Row, downtimes: Downtimes, late_s: float) -> list[str]:
+def _time(sent: Sent, row: Row, downtimes: Downtimes, late_s: float) -> list[str]:
     if row.at < sent.earliest - TINY_S:
         return [f"{sent.body!r:.40} was due at {sent.earliest:.3f} s: it is early"]
     limit = max(sent.latest, downtimes.back(sent.sent_at, row.at + TINY_S)) + late_s + TINY_S
     return [f"{sent.body!r:.40} was due at {sent.latest:.3f} s: it is late"] if row.at > limit else []
 
 
-def _copies(log: Log, group: Group, levels: Levels, topic: str) -> list[str]:
+def _copies(log: Log, group: Group, levels: Levels, topic: str, again: set[str]) -> list[str]:
     bad = []
     if not group.shared:
         bad += [f"the end: {name} exists" for name in (group.retries, group.dead) if log.topic(name)]
@@ -133,7 +138,7 @@ def _copies(log: Log, group: Group, levels: Levels, topic: str) -> list[str]:
             bad.append(f"the end: {body!r:.40} was given back {count} times after delivery {attempts} to {group.name}")
         if attempts >= levels.limit(group):
             bad.append(f"the end: {body!r:.40} was given back after delivery {attempts}, the last, to {group.name}")
-    dead = Counter(row.body for row in log.topic(group.dead))
+    dead = Counter(row.body for row in log.topic(group.dead) if group.dead not in again)
     return bad + [
         f"the end: {body!r:.40} is {count} dead letters of {group.name}" for body, count in dead.items() if count > 1
     ]

@@ -29,8 +29,8 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from simulation.history import (
-    AGAIN,
     DONE,
+    FAILED,
     KEPT,
     ROLLED_BACK,
     BrokerCrashed,
@@ -79,8 +79,8 @@ def judge(
     """
     Judge a history that has ended.
 
-    Without ``grace_s`` it is not asked when, and whether, everything was processed. ``wants`` tells the tags that
-    the group has subscribed to.
+    Without ``grace_s`` it is not asked when, and whether, everything was processed. ``wants`` is true of the tags
+    that the group has subscribed to.
     """
     events = list(history)
     checker = _Checker(events, wants)
@@ -159,7 +159,8 @@ class _Checker:
 
     def see(self, event: Event) -> None:
         """Judge the next event."""
-        self._see[type(event)](event)
+        if type(event) in self._see:
+            self._see[type(event)](event)
 
     def _bad(self, at: float, text: str) -> None:
         self.violations.append(f"{at:.3f} s: {text}")
@@ -199,13 +200,13 @@ class _Checker:
 
     def _check_messages(self, line: _Line, call: Started) -> None:
         if call.lost:
-            self._bad(call.at, f"{_named(call)} was started although its lease could not be proven")
+            self._bad(call.at, f"{call} was started although its lease could not be proven")
         for before, after in pairwise(call.offsets):
             if before >= after or line.due(line.place(before) + 1, line.place(after)):
-                self._bad(call.at, f"{_named(call)} has a gap, or goes back, between {before} and {after}")
+                self._bad(call.at, f"{call} has a gap, or goes back, between {before} and {after}")
         for offset, body in zip(call.offsets, call.bodies, strict=False):
             if offset in line.sent and line.sent[offset].body != body:
-                self._bad(call.at, f"{_named(call)}: {body!r} is not what was sent to {offset}")
+                self._bad(call.at, f"{call}: {body!r} is not what was sent to {offset}")
 
     def _check_order(self, line: _Line, call: Started) -> None:
         place = line.place(call.offsets[0])
@@ -214,9 +215,9 @@ class _Checker:
             owner = line.owners[call.epoch] = _Owner(place)
             self._check_first(line, call, place)
         elif due := line.due(owner.next, place):
-            self._bad(call.at, f"{_named(call)} leaves a gap: {due[0]} was due")
+            self._bad(call.at, f"{call} leaves a gap: {due[0]} was due")
         elif place < owner.next:
-            self._bad(call.at, f"{_named(call)} goes back: {line.offsets[place : owner.next]} had been given")
+            self._bad(call.at, f"{call} goes back: {line.offsets[place : owner.next]} had been given")
         owner.next = place
 
     def _check_first(self, line: _Line, call: Started, place: int) -> None:
@@ -226,11 +227,11 @@ class _Checker:
         committed = line.granted.get(call.epoch)
         first = line.place(committed or 0)
         if committed is not None and (place < first or line.due(first, place)):
-            self._bad(call.at, f"{_named(call)} is the first of its owner, which was granted the queue at {committed}")
+            self._bad(call.at, f"{call} is the first of its owner, which was granted the queue at {committed}")
         elif line.due(line.processed, place):
-            self._bad(call.at, f"{_named(call)} leaves a gap: processed is only what is below {line.upto()}")
+            self._bad(call.at, f"{call} leaves a gap: processed is only what is below {line.upto()}")
         elif place < line.place(line.promised):
-            self._bad(call.at, f"{_named(call)} gives again what was committed: all below {line.promised} was")
+            self._bad(call.at, f"{call} gives again what was committed: all below {line.promised} was")
 
     def _check_attempts(self, line: _Line, call: Started) -> None:
         if call.epoch <= line.void:
@@ -239,33 +240,31 @@ class _Checker:
         for offset, attempt in zip(call.offsets, call.attempts, strict=True):
             last = line.attempts.get(offset, 0)
             if attempt < max(last, 1):
-                self._bad(call.at, f"{_named(call)}: attempt {attempt} of {offset} comes after attempt {last}")
+                self._bad(call.at, f"{call}: attempt {attempt} of {offset} comes after attempt {last}")
             elif again and offset == call.offsets[0] and attempt == last:
-                self._bad(call.at, f"{_named(call)}: attempt {attempt} of {offset} failed, and has the same number now")
+                self._bad(call.at, f"{call}: attempt {attempt} of {offset} failed, and has the same number now")
             line.attempts[offset] = attempt
 
     def _check_overlaps(self, line: _Line, call: Started) -> None:
         if line.newest is not None and call.epoch < line.newest.epoch:
-            self._bad(call.at, f"{_named(call)} was started behind {_named(line.newest)}, which fences it")
+            self._bad(call.at, f"{call} was started behind {line.newest}, which fences it")
         for older in line.running.values():
             if older.process == call.process:
-                self._bad(call.at, f"{_named(call)} overlaps {_named(older)} in the same process")
+                self._bad(call.at, f"{call} overlaps {older} in the same process")
             elif older.epoch >= call.epoch:
-                self._bad(call.at, f"{_named(call)} overlaps {_named(older)}, whose epoch is not lower")
+                self._bad(call.at, f"{call} overlaps {older}, whose epoch is not lower")
             elif older.call not in self._lost and older.process not in self._stopped:
-                self._bad(
-                    call.at, f"{_named(call)} overlaps {_named(older)}, which was not told that it lost the queue"
-                )
+                self._bad(call.at, f"{call} overlaps {older}, which did not know that it lost the queue")
             else:
                 self.fenced.add(older.call)
 
     def _ended(self, event: Ended) -> None:
-        call = self.calls[event.call]
+        call = self.calls.get(event.call)
+        if call is None or self._lines[call.queue].running.pop(event.call, None) is None:
+            return  # it is another group's, or its process was killed
         line = self._lines[call.queue]
-        if line.running.pop(event.call, None) is None:
-            return  # its process was killed
         owner = line.owners[call.epoch]
-        owner.failed = line.place(call.offsets[-1]) + 1 if event.result in (AGAIN, ROLLED_BACK) else 0
+        owner.failed = line.place(call.offsets[-1]) + 1 if event.result in (FAILED, ROLLED_BACK) else 0
         if event.result in (DONE, KEPT):
             owner.next = line.place(call.offsets[-1]) + 1
         elif event.result == ROLLED_BACK:
@@ -290,9 +289,7 @@ class _Checker:
         if event.offset < line.committed:
             self._bad(event.at, f"the progress of {event.queue} goes back from {line.committed} to {event.offset}")
         if event.epoch is not None and line.newest is not None and event.epoch < line.newest.epoch:
-            self._bad(
-                event.at, f"epoch {event.epoch} commits {event.offset} behind {_named(line.newest)}, which fences it"
-            )
+            self._bad(event.at, f"epoch {event.epoch} commits {event.offset} behind {line.newest}, which fences it")
         line.committed = event.offset
 
     def _promised(self, event: Promised) -> None:
@@ -365,8 +362,3 @@ def _lines(events: list[Event], wants: Callable[[str | None], bool]) -> defaultd
         if isinstance(event, Sent) and wants(event.tag):
             lines[event.queue].sent[event.offset] = event
     return lines
-
-
-def _named(call: Started) -> str:
-    offsets = f"{call.offsets[0]}" if len(call.offsets) == 1 else f"{call.offsets[0]}-{call.offsets[-1]}"
-    return f"call {call.call} ({call.process}, epoch {call.epoch}, {call.queue} at {offsets}, since {call.at:.3f} s)"

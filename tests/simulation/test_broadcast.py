@@ -9,21 +9,8 @@ from rmq.wire.model import MessageQueue
 from simulation.broadcast import judge_broadcast
 from simulation.concurrent import Findings
 from simulation.final_log import Log
-from simulation.history import Hindered, Killed
-from simulation.mixed_history import (
-    CAST,
-    CAST_ORDERLY,
-    FAILED,
-    OK,
-    Accepted,
-    Born,
-    Called,
-    Group,
-    Left,
-    MixedEvent,
-    Returned,
-    Row,
-)
+from simulation.groups import CAST, CAST_ORDERLY, Group
+from simulation.history import DONE, FAILED, Born, Ended, Event, Hindered, Killed, Left, Row, Sent, Started
 
 TOPIC = "orders"
 Q = MessageQueue(TOPIC, 0)
@@ -35,21 +22,19 @@ class Story:
     def __init__(self, kind: str = CAST, **settings: Any) -> None:
         self.group = Group("g", kind, tuple(settings.items()))
         self.rows = [Row(Q, offset, b"%d" % offset, 0, 0.0) for offset in range(4)]
-        self.events: list[MixedEvent] = [
-            Accepted(0.0, 0.0, row.body, Q, row.offset, "p", row.offset) for row in self.rows
-        ]
+        self.events: list[Event] = [Sent(0.0, Q, row.offset, row.body, "p", row.offset) for row in self.rows]
         self._now = 0.0
         self._call = 0
         self._life = 0
 
-    def add(self, event: MixedEvent, at: float | None = None) -> Story:
+    def add(self, event: Event, at: float | None = None) -> Story:
         self._now = self._now + 1.0 if at is None else at
         self.events.append(event._replace(at=self._now))
         return self
 
     def born(self) -> Story:
         self._life += 1
-        return self.add(Born(0.0, "g", f"i-{self._life}", "i"))
+        return self.add(Born(0.0, f"i-{self._life}", "i", "g"))
 
     def left(self) -> Story:
         return self.add(Left(0.0, f"i-{self._life}"))
@@ -57,13 +42,13 @@ class Story:
     def killed(self, at: float | None = None) -> Story:
         return self.add(Killed(0.0, f"i-{self._life}"), at)
 
-    def call(self, *offsets: int, fate: str | None = OK, attempt: int = 1) -> Story:
+    def call(self, *offsets: int, fate: str | None = DONE, attempt: int = 1) -> Story:
         self._call += 1
         bodies = tuple(self.rows[offset].body for offset in offsets)
         name, attempts = f"i-{self._life}", (attempt,) * len(offsets)
-        self.add(Called(0.0, self._call, "g", name, Q, 0, offsets, attempts, bodies))
+        self.add(Started(0.0, self._call, name, Q, 0, offsets, attempts, bodies, group="g"))
         if fate is not None:
-            self.add(Returned(0.0, self._call, (fate,) * len(offsets)))
+            self.add(Ended(0.0, self._call, (fate,) * len(offsets)))
         return self
 
     def judged(self) -> Findings:
@@ -82,7 +67,7 @@ def test_everything_in_order_is_fine() -> None:
 
 
 def test_concurrent_calls_may_overlap_and_ordered_ones_may_not() -> None:
-    Story().born().call(0, 1, fate=None).call(2, 3).add(Returned(0.0, 1, (OK, OK))).is_fine()
+    Story().born().call(0, 1, fate=None).call(2, 3).add(Ended(0.0, 1, (DONE, DONE))).is_fine()
     Story(CAST_ORDERLY).born().call(0, 1, fate=None).call(2, 3).is_caught("overlaps")
 
 

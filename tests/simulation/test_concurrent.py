@@ -10,23 +10,24 @@ from rmq.wire.model import MessageQueue
 
 from simulation.concurrent import Findings, judge_concurrent
 from simulation.final_log import Log
-from simulation.history import BrokerCrashed, Hindered, Killed, Lost
-from simulation.mixed_history import (
-    CONCURRENT,
+from simulation.groups import CONCURRENT, Group, Levels
+from simulation.history import (
+    DONE,
     FAILED,
     GIVEN_UP,
-    OK,
-    Accepted,
-    Called,
-    Group,
-    Levels,
-    MixedEvent,
-    Owned,
+    BrokerCrashed,
+    Committed,
+    Ended,
+    Event,
+    Granted,
+    Hindered,
+    Killed,
+    Lost,
+    Promised,
     Released,
-    Returned,
     Row,
-    Stored,
-    Told,
+    Sent,
+    Started,
     Troubled,
 )
 
@@ -40,46 +41,46 @@ class Story:
 
     def __init__(self, messages: int = 2, **settings: Any) -> None:
         self.group = Group("g", CONCURRENT, tuple(settings.items()))
-        self.events: list[MixedEvent] = []
+        self.events: list[Event] = []
         self.rows: list[Row] = []
         self._now = 0.0
         self._call = 0
         for offset in range(messages):
             self.rows.append(Row(Q, offset, b"%d" % offset, 0, 0.0))
-            self.events.append(Accepted(0.0, 0.0, b"%d" % offset, Q, offset, "p", offset))
+            self.events.append(Sent(0.0, Q, offset, b"%d" % offset, "p", offset))
 
-    def add(self, *events: MixedEvent, at: float | None = None) -> Story:
+    def add(self, *events: Event, at: float | None = None) -> Story:
         for event in events:
             self._now = self._now + 1.0 if at is None else at
             self.events.append(event._replace(at=self._now))
         return self
 
     def owns(self, epoch: int = 1, committed: int = 0, queue: MessageQueue = Q, process: str = "a") -> Story:
-        return self.add(Owned(0.0, "g", process, queue, epoch, committed))
+        return self.add(Granted(0.0, process, queue, epoch, committed, "g"))
 
-    def call(self, *offsets: int, fates: Any = OK, at: float | None = None, **more: Any) -> Story:
+    def call(self, *offsets: int, fates: Any = DONE, at: float | None = None, **more: Any) -> Story:
         """A call and its end, half a second later; without ``fates`` it goes on."""
         queue, epoch, process = more.get("queue", Q), more.get("epoch", 1), more.get("process", "a")
         attempt, lost = more.get("attempt", 1), more.get("lost", False)
         bodies = tuple(row.body for row in self.rows for offset in offsets if row[:2] == (queue, offset))
         self._call += 1
-        called = Called(0.0, self._call, "g", process, queue, epoch, offsets, (attempt,) * len(offsets), bodies, lost)
+        called = Started(0.0, self._call, process, queue, epoch, offsets, (attempt,) * len(offsets), bodies, lost, "g")
         self.add(called, at=at)
         if fates is not None:
             self.ends(fates, more.get("takes_s", 0.5), more.get("level", 0))
         return self
 
-    def ends(self, fates: Any = OK, takes_s: float = 0.5, level: int = 0, call: int | None = None) -> Story:
-        last = next(e for e in reversed(self.events) if isinstance(e, Called) and call in (None, e.call))
+    def ends(self, fates: Any = DONE, takes_s: float = 0.5, level: int = 0, call: int | None = None) -> Story:
+        last = next(e for e in reversed(self.events) if isinstance(e, Started) and call in (None, e.call))
         fates = (fates,) * len(last.offsets) if isinstance(fates, str) else tuple(fates)
-        return self.add(Returned(0.0, last.call, fates, level), at=self._now + takes_s)
+        return self.add(Ended(0.0, last.call, fates, level), at=self._now + takes_s)
 
     def row(self, queue: MessageQueue, offset: int, body: bytes, attempts: int, at: float) -> Story:
         self.rows.append(Row(queue, offset, body, attempts, at))
         return self
 
     def commits(self, offset: int, queue: MessageQueue = Q) -> Story:
-        return self.add(Stored(0.0, "g", queue, offset))
+        return self.add(Committed(0.0, queue, offset, group="g"))
 
     def judged(self) -> Findings:
         events = [*self.events, Hindered(self._now, self._now)]
@@ -102,22 +103,22 @@ def test_two_messages_that_are_processed_and_committed_are_fine_and_had_to_be_so
 def test_out_of_order_is_fine_as_long_as_progress_waits_for_the_lowest_one() -> None:
     story = Story().owns().call(0, fates=None).call(1)
 
-    story.commits(0).ends(OK, call=1).commits(2).is_fine()
+    story.commits(0).ends(DONE, call=1).commits(2).is_fine()
 
 
 def test_progress_that_takes_the_highest_finished_offset_is_caught() -> None:
     story = Story().owns().call(0, fates=None).call(1)
 
-    story.commits(2).ends(OK, call=1).is_caught("0 is not finished")
+    story.commits(2).ends(DONE, call=1).is_caught("0 is not finished")
 
 
-def test_progress_that_a_crash_took_with_what_was_written_beside_it_is_nobody_s_fault_unless_it_was_told() -> None:
-    def story(*said: MixedEvent) -> Story:
+def test_progress_that_a_crash_took_with_what_was_written_next_to_it_is_no_fault_unless_it_was_promised() -> None:
+    def story(*said: Event) -> Story:
         story = Story(1).owns().call(0, fates=FAILED).commits(1).add(*said, BrokerCrashed(0.0))
         return story.owns(2, 0, process="b").call(0, epoch=2, process="b").commits(1)
 
     story().is_fine()
-    story(Told(0.0, "g", Q, 1)).is_caught("0 is not finished")
+    story(Promised(0.0, Q, 1, group="g")).is_caught("0 is not finished")
 
 
 # Retries
@@ -161,7 +162,7 @@ def test_a_wrong_number_of_an_attempt_is_caught() -> None:
 
 
 def test_giving_back_what_was_processed_is_caught() -> None:
-    failed_once(fate=OK).is_caught("which did not fail")
+    failed_once(fate=DONE).is_caught("which did not fail")
 
 
 def test_a_message_that_cannot_be_given_back_is_tried_here_after_a_pause_and_with_the_next_number() -> None:
@@ -171,7 +172,7 @@ def test_a_message_that_cannot_be_given_back_is_tried_here_after_a_pause_and_wit
     assert story(7.5).is_fine().local == 1
     story(7.4).is_caught("after it failed")
     story(7.5, attempt=1).is_caught("attempt 1 of 0 follows 1")
-    story(7.5, fate=OK).is_caught("has 0 again, which was ok")
+    story(7.5, fate=DONE).is_caught("has 0 again, which was done")
 
 
 # Dead letters
@@ -198,7 +199,7 @@ def test_a_message_is_a_dead_letter_after_exactly_its_last_attempt_or_when_its_l
 
 
 def test_a_dead_letter_that_was_processed_is_caught() -> None:
-    given_up(last=OK).is_caught("was processed 1 times and is 1 dead letters")
+    given_up(last=DONE).is_caught("was processed 1 times and is 1 dead letters")
 
 
 def test_a_message_that_is_given_up_and_no_dead_letter_is_caught() -> None:
@@ -208,12 +209,12 @@ def test_a_message_that_is_given_up_and_no_dead_letter_is_caught() -> None:
 # Owners
 
 
-def handed_over(*, released: bool = True, committed: int = 1, fate: str = OK, killed: bool = False) -> Story:
+def handed_over(*, released: bool = True, committed: int = 1, fate: str = DONE, killed: bool = False) -> Story:
     """The owner of a queue has processed one message, and the next one begins at an offset."""
     story = Story().owns().call(0, fates=fate)
     if released:
-        story.add(Told(0.0, "g", Q, 1), Released(0.0, "g", "a", Q, 1, 1)) if committed == 1 else story.add(
-            Released(0.0, "g", "a", Q, 1, 0)
+        story.add(Promised(0.0, Q, 1, group="g"), Released(0.0, "a", Q, 1, 1, "g")) if committed == 1 else story.add(
+            Released(0.0, "a", Q, 1, 0, "g")
         )
     if killed:
         story.add(Killed(0.0, "a"))
@@ -235,19 +236,19 @@ def test_after_a_kill_what_was_in_flight_is_given_again() -> None:
     assert found.again == 1
 
 
-def test_giving_again_what_was_told_to_be_stored_is_caught_whatever_has_happened() -> None:
-    story = Story().owns().call(0).add(Told(0.0, "g", Q, 1), BrokerCrashed(0.0)).owns(2, 0, process="b")
+def test_giving_again_what_was_promised_is_caught_whatever_has_happened() -> None:
+    story = Story().owns().call(0).add(Promised(0.0, Q, 1, group="g"), BrokerCrashed(0.0)).owns(2, 0, process="b")
 
-    story.is_caught("granted at 0, 1 was told")
-    story.call(0, 1, epoch=2, process="b").commits(2).is_caught("gives again 0: 1 was told")
+    story.is_caught("granted at 0, and 1 was promised")
+    story.call(0, 1, epoch=2, process="b").commits(2).is_caught("gives again 0: 1 was promised")
 
 
 def test_a_hand_over_that_does_not_wait_for_running_calls_is_caught_unless_they_know_that_they_lost_the_queue() -> None:
-    def story(*said: MixedEvent) -> Story:
+    def story(*said: Event) -> Story:
         story = Story().owns().call(0, fates=None).add(*said).owns(2, 0, process="b").call(0, 1, epoch=2, process="b")
-        return story.commits(2).ends(OK, call=1)
+        return story.commits(2).ends(DONE, call=1)
 
-    story().is_caught("which was not told")
+    story().is_caught("which did not know")
     assert story(Lost(0.0, 1)).is_fine().fenced_overlaps == 1
 
 
@@ -262,10 +263,10 @@ def test_a_call_that_begins_without_a_lease_is_caught() -> None:
 
 
 def test_what_is_done_under_a_lease_that_another_has_counts_for_nothing() -> None:
-    story = Story(1).owns().call(0, fates=None).add(Lost(0.0, 1)).owns(2, 0, process="b").ends(OK)
+    story = Story(1).owns().call(0, fates=None).add(Lost(0.0, 1)).owns(2, 0, process="b").ends(DONE)
 
     story.commits(1).is_caught("0 is not finished")
-    Story(1).owns().call(0, fates=None).add(Lost(0.0, 1)).ends(OK).commits(1).is_fine()  # it was proven again
+    Story(1).owns().call(0, fates=None).add(Lost(0.0, 1)).ends(DONE).commits(1).is_fine()  # it was proven again
 
 
 # Delays and the end
@@ -275,7 +276,7 @@ def test_what_is_done_under_a_lease_that_another_has_counts_for_nothing() -> Non
 def test_nothing_is_given_before_it_is_due(at: float, fine: bool) -> None:
     story = Story(0).owns()
     story.rows.append(Row(Q, 0, b"x", 0, 5.0))
-    story.events.insert(0, Accepted(1.0, 0.5, b"x", Q, -1, "p", 1, None, 0.0, 5.0))
+    story.events.insert(0, Sent(1.0, Q, -1, b"x", "p", 1, None, 0.5, 0.0, 5.0))
     story.call(0, at=at).commits(1)
 
     story.is_fine() if fine else story.is_caught("which is due at 5.000 s")
@@ -298,8 +299,8 @@ def test_a_message_that_is_late_or_not_committed_in_the_end_is_caught() -> None:
 
 def test_a_call_beyond_its_time_out_may_be_taken_from_its_listener() -> None:
     story = Story(1, consume_timeout_s=4.0).owns().call(0, at=2.0, fates=None).row(R, 0, b"0", 1, 16.0)
-    story.add(Stored(0.0, "g", Q, 1), at=6.0 + 0.1)
-    story.owns(2, -1, R).call(0, queue=R, epoch=2, attempt=2, at=16.1).commits(1, R).ends(OK, call=1)
+    story.add(Committed(0.0, Q, 1, group="g"), at=6.0 + 0.1)
+    story.owns(2, -1, R).call(0, queue=R, epoch=2, attempt=2, at=16.1).commits(1, R).ends(DONE, call=1)
 
     story.is_fine()
     Story(1, consume_timeout_s=4.0).owns().call(0, fates=None).row(R, 0, b"0", 1, 16.0).commits(1).is_caught(

@@ -5,22 +5,23 @@ from __future__ import annotations
 from rmq.wire.model import MessageQueue
 
 from simulation.final_log import Log, judge_log
-from simulation.mixed_history import CAST, CONCURRENT, Accepted, BrokerDown, BrokerUp, Group, Levels, MixedEvent, Row
+from simulation.groups import CAST, CONCURRENT, Group, Levels
+from simulation.history import BrokerDown, BrokerUp, Event, Row, Sent
 
 TOPIC = "orders"
 Q, R, D = MessageQueue(TOPIC, 0), MessageQueue("%RETRY%g", 0), MessageQueue("%DLQ%g", 0)
 GROUP = Group("g", CONCURRENT)
-SENT = Accepted(1.0, 0.5, b"x", Q, 0, "p", 1)
+SENT = Sent(1.0, Q, 0, b"x", "p", 1, None, 0.5)
 STORED = Row(Q, 0, b"x", 0, 0.9)
 BACK = Row(R, 0, b"x", 1, 12.0, first="orders/0/0")
 DEAD = Row(D, 0, b"x", 3, 12.0, first="orders/0/0")
 
 
-def judged(events: list[MixedEvent], *rows: Row, group: Group = GROUP) -> list[str]:
+def judged(events: list[Event], *rows: Row, group: Group = GROUP) -> list[str]:
     return judge_log(events, Log(rows), [group], Levels((1.0,), 2), TOPIC)
 
 
-def test_what_was_acknowledged_lies_in_its_topic_once_and_where_its_producer_was_told() -> None:
+def test_what_was_acknowledged_lies_in_its_topic_once_and_where_its_producer_learned() -> None:
     assert judged([SENT], STORED) == []
     assert "in the log 0 times" in judged([SENT])[0]
     assert "in the log 2 times" in judged([SENT], STORED, STORED._replace(offset=1))[0]
@@ -35,7 +36,7 @@ def test_what_a_producer_sent_later_lies_behind() -> None:
     assert "it is at 1" in judged([SENT, later._replace(number=0)], *rows)[0]
 
 
-def waits(at: float, sent: Accepted, *more: MixedEvent) -> list[str]:
+def waits(at: float, sent: Sent, *more: Event) -> list[str]:
     return judged([sent, *more], STORED._replace(at=at, origin="parked"))
 
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from simulation.history import (
-    AGAIN,
     CUT,
     DONE,
+    FAILED,
     KEPT,
     ROLLED_BACK,
     BrokerCrashed,
@@ -59,7 +59,7 @@ class Story:
         return self.add(Started(0.0, self._call, process, Q, epoch, offsets, attempts, **more))
 
     def end(self, result: str = DONE, call: int | None = None) -> Story:
-        return self.add(Ended(0.0, call or self._call, result))
+        return self.add(Ended(0.0, call or self._call, (result,)))
 
     def call(self, *offsets: int, result: str = DONE, **more: Any) -> Story:
         return self.start(*offsets, **more).end(result)
@@ -81,7 +81,7 @@ def two_owners() -> Story:
 
 FINE = {
     "offsets ascend": Story().call(0).call(1, 2).call(3),
-    "what failed is given again": Story().call(0).call(1, 2, result=AGAIN).call(1, attempt=2).call(2, attempt=2),
+    "what failed is given again": Story().call(0).call(1, 2, result=FAILED).call(1, attempt=2).call(2, attempt=2),
     "what was kept is rolled back": Story().call(0, result=KEPT).call(1, result=ROLLED_BACK).call(0, 1, attempt=2),
     "what was kept is done with the next commit": Story().call(0, result=KEPT).call(1).committed(2),
     "a call that was cut is given again": Story().call(0, result=CUT).call(0),
@@ -104,20 +104,20 @@ FINE = {
         Story().start(0).add(Stopped(0.0, "a")).start(0, epoch=2, process="b").add(Continued(0.0, "a")).end(call=1)
     ),
     "a process that was killed has no calls": Story().start(0).add(Killed(0.0, "a")).start(0, epoch=2, process="b"),
-    "attempts go up": Story().call(0, result=AGAIN).call(0, result=AGAIN, attempt=2).call(0, attempt=3),
+    "attempts go up": Story().call(0, result=FAILED).call(0, result=FAILED, attempt=2).call(0, attempt=3),
     "an attempt that nobody recorded has the same number at the next owner": (
-        Story().call(0, result=AGAIN).call(0, epoch=2, process="b")
+        Story().call(0, result=FAILED).call(0, epoch=2, process="b")
     ),
-    "a dead letter counts as processed": Story().call(0, result=AGAIN).add(DeadLettered(0.0, Q, 0)).committed(1),
+    "a dead letter counts as processed": Story().call(0, result=FAILED).add(DeadLettered(0.0, Q, 0)).committed(1),
     "a dead letter is left out": (
-        Story().call(0, 1, 2, result=AGAIN).add(DeadLettered(0.0, Q, 1)).call(0, 2, attempt=2).call(3).committed(4)
+        Story().call(0, 1, 2, result=FAILED).add(DeadLettered(0.0, Q, 1)).call(0, 2, attempt=2).call(3).committed(4)
     ),
     "behind a dead letter comes what an owner before had, with the same number": (
         Story()
         .call(0)
         .call(1, result=KEPT)
         .granted(2, 0, "b")
-        .call(0, epoch=2, process="b", result=AGAIN)
+        .call(0, epoch=2, process="b", result=FAILED)
         .add(DeadLettered(0.0, Q, 0))
         .call(1, epoch=2, process="b")
     ),
@@ -149,7 +149,7 @@ BROKEN = {
     "has a gap": Story().call(0, 2),
     "leaves a gap: 1 was due": Story().call(0).call(2),
     "leaves a gap: processed is only": Story().call(0).call(2, epoch=2, process="b"),
-    "leaves a gap: 0 was due": Story().call(0, 1, result=AGAIN).add(DeadLettered(0.0, Q, 1)).call(2),
+    "leaves a gap: 0 was due": Story().call(0, 1, result=FAILED).add(DeadLettered(0.0, Q, 1)).call(2),
     "is committed up to 3, and processed up to 2": (
         Story().call(0).call(1).add(OffsetReset(0.0, Q, 2, 1)).call(2).committed(3)
     ),
@@ -166,19 +166,19 @@ BROKEN = {
         Story().start(0).add(Lost(0.0, 1)).start(0, epoch=2)
     ),
     "whose epoch is not lower": Story().start(0).add(Lost(0.0, 1)).start(0, process="b"),
-    "which was not told": Story().start(0).start(0, epoch=2, process="b"),
-    "which was not told that": (
+    "which did not know": Story().start(0).start(0, epoch=2, process="b"),
+    "which did not know that": (
         Story().start(0).add(Stopped(0.0, "a"), Continued(0.0, "a")).start(0, epoch=2, process="b")
     ),
     "was started although its lease could not be proven": Story().call(0, lost=True),
     "attempt 1 of 0 comes after attempt 2": (
-        Story().call(0, result=AGAIN).call(0, result=AGAIN, attempt=2).call(0, epoch=2, process="b")
+        Story().call(0, result=FAILED).call(0, result=FAILED, attempt=2).call(0, epoch=2, process="b")
     ),
     "attempt 1 of 1 comes after attempt 2": (
-        Story().call(0, 1, result=AGAIN).call(0, 1, result=AGAIN, attempt=2).call(0, 1, epoch=2, attempts=(3, 1))
+        Story().call(0, 1, result=FAILED).call(0, 1, result=FAILED, attempt=2).call(0, 1, epoch=2, attempts=(3, 1))
     ),
     "attempt 0 of 0 comes after attempt 0": Story().call(0, attempt=0),
-    "has the same number now": Story().call(0, result=AGAIN).call(0),
+    "has the same number now": Story().call(0, result=FAILED).call(0),
     "b'9' is not what was sent to 0": Story().call(0, bodies=(b"9",)),
     "sent 0 behind 5": Story().add(Sent(0.0, Q, 9, b"", "p", 0)),
     "sent 7 behind 5": Story().add(Sent(0.0, Q, 2, b"", "p", 7)),
@@ -222,7 +222,7 @@ def in_time(hindered_until: float, sent_at: float, done_at: float) -> list[str]:
         Sent(sent_at, Q, 0, b"", "p", 0),
         Hindered(0.0, hindered_until),
         Started(done_at, 1, "a", Q, 1, (0,), (1,)),
-        Ended(done_at, 1, DONE),
+        Ended(done_at, 1, (DONE,)),
     ]
     return judge(events, grace_s=5.0, settle_s=2.0).violations
 

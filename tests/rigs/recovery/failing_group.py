@@ -20,8 +20,8 @@ from rmq.wire.protocol.ops import core as ops
 from rmq.wire.protocol.ops.core import Op
 from rmq.wire.protocol.ops.redelivery import SendBack, SentBack
 
-from simulation.mixed_broker import read_rows, waiting
-from simulation.mixed_history import Row
+from simulation.broker import read_rows, waiting
+from simulation.history import Row
 
 GROUP, TOPIC = "g", "orders"
 RETRIES, DEAD = retry_topic(GROUP), dead_letter_topic(GROUP)
