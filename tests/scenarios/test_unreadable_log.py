@@ -26,7 +26,7 @@ from rmq.client import Admin, Message, Producer
 from rmq.wire.model import MessageQueue
 
 from rigs.disk.crash import KEPT, Image, crash, materialise
-from rigs.disk.faults import UnreadableFiles
+from rigs.disk.faulty import UnreadableFiles
 from rigs.disk.recording import Recording, Renamed, memory_folder
 from rigs.processes import BrokerProcess, Running
 from rigs.recovery.prover import record_in_memory
@@ -189,7 +189,7 @@ async def test_the_command_ends_with_75_and_names_the_bytes_and_a_start_on_a_sou
 
     arguments = (segment.name, "8192", "12288", "start", "--listen", "127.0.0.1:0", "--data-dir", str(data))
     env = {**os.environ, "PYTHONPATH": str(TESTS)}
-    with Running("rigs.disk.unreadable_broker", *arguments, env=env) as failing:
+    with Running("rigs.disk.faulty", *arguments, env=env) as failing:
         assert failing.wait() == exit_codes.TEMPORARY
         (line,) = [line for line in failing.errors if "cannot be read" in line]
         assert f"{segment}: bytes 8192 to 12288 cannot be read (Input/output error), so nothing was changed" in line

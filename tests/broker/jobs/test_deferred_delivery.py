@@ -37,8 +37,7 @@ from rmq.wire.stores import StoreIds
 from ..builders import ORDERS, segment_files
 from ..delay_rig import NOON, SECOND, Wall, Watcher, copy_of, delayed, park, stored
 from ..harness import Client
-from rigs.disk.faults import UnreadableFiles
-from rigs.disk.faulty import FaultyFiles, flip
+from rigs.disk.faulty import FaultyFiles, UnreadableFiles, flip
 from rigs.recovery.served import LateFlusher
 
 pytestmark = pytest.mark.virtual_time

@@ -24,8 +24,7 @@ from rmq.wire.batch.layout import Buffer
 from ..builders import BORN_AT, ORDERS, PAYMENTS, Opened, descriptors_limited_to, log_bytes, make_batch, segment_files
 from .small_log import Small, build, check_everything_readable, pull
 from rigs.batches import patched
-from rigs.disk.faults import UnreadableFiles
-from rigs.disk.faulty import FaultyFiles, flip
+from rigs.disk.faulty import FaultyFiles, UnreadableFiles, flip
 
 
 @pytest.fixture

@@ -14,8 +14,7 @@ from rmq.wire.batch.layout import KIND_TRANSACTION
 
 from ..builders import Opened, segment_files
 from rigs.batches import patched
-from rigs.disk.faults import UnreadableFiles
-from rigs.disk.faulty import FaultyFiles, flip
+from rigs.disk.faulty import FaultyFiles, UnreadableFiles, flip
 
 BODIES = [b"a" * 10, b"b" * 300, b"c", b"d" * 50]
 

@@ -24,9 +24,7 @@ from rmq.broker.store.scan import Unreadable
 
 from ..builders import Opened, segment_files
 from .small_log import pull
-from rigs.disk.faults import Fails, Fault, UnreadableFiles
-from rigs.disk.faults import FaultyFiles as CountingFiles
-from rigs.disk.faulty import FaultyFiles
+from rigs.disk.faulty import FaultyFiles, UnreadableFiles
 
 BODIES = [b"%d" % i * 3000 for i in range(8)]
 SECTOR = 4096
@@ -244,9 +242,11 @@ def test_a_store_file_that_cannot_be_read_refuses_the_start_with_its_name(killed
 @pytest.mark.parametrize("operation", ["is_file", "size", "open", "open_to_read"])
 def test_a_segment_that_cannot_be_opened_refuses_the_start_with_its_name(killed: Path, operation: str) -> None:
     before = content(killed)
+    files = FaultyFiles()
+    files.fail(operation, SEGMENT, times=9)
 
     with pytest.raises(OSError) as failure:
-        Opened(killed, files=CountingFiles([Fault(operation, 1, Fails(errno.EIO), f"*/{SEGMENT}", times=9)]))
+        Opened(killed, files=files)
 
     assert (failure.value.errno, failure.value.filename) == (errno.EIO, str(segment_files(killed)[0]))
     assert content(killed) == before
@@ -409,12 +409,9 @@ def test_a_checkpoint_proves_what_was_synced_also_without_the_indexes(
 
 
 def test_a_start_that_is_refused_leaves_the_indexes_of_a_checkpoint(stopped: Path) -> None:
-    files = CountingFiles(
-        [
-            Fault("names", 1, Fails(errno.EIO), "*/consumequeue"),
-            Fault("read", 2, Fails(errno.EIO), f"*/commitlog/{SEGMENT}", times=1 << 30),
-        ]
-    )
+    files = FaultyFiles()
+    files.fail("names", "consumequeue", times=1)
+    files.fail("read", f"commitlog/{SEGMENT}", skip=1)
     indexes = {path: path.read_bytes() for path in stopped.glob("[ci]*/**/*") if path.is_file()}
     assert any("consumequeue" in str(path) for path in indexes)
 

@@ -1,9 +1,15 @@
-"""A disk that notes what is done to it, and fails where it is told to."""
+"""
+A disk that notes what is done to it, and fails where a test says.
+
+``python -m rigs.disk.faulty FILE FIRST END start ...`` is ``rmq-broker`` on such a disk: the bytes from FIRST up to END
+of a file whose path ends with FILE lie on a bad sector, and a read returns what lies before.
+"""
 
 from __future__ import annotations
 
 import errno
 import os
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -27,12 +33,13 @@ class Done(NamedTuple):
 
 
 class _Rule:
-    def __init__(self, op: str, part: str, error: OSError, *, times: int, after: int) -> None:
+    def __init__(self, op: str, part: str, error: OSError, *, times: int, after: int, skip: int) -> None:
         self.op = op
         self.part = part
         self.error = error
         self.times = times
         self.after = after  # so many bytes of a write arrive before it fails
+        self.skip = skip  # so many operations succeed first
 
 
 class FaultyFiles(Files):
@@ -52,9 +59,11 @@ class FaultyFiles(Files):
 
     # ---- for tests
 
-    def fail(self, op: str, part: str, number: int = errno.EIO, *, times: int = 1 << 30, after: int = 0) -> None:
-        """Let an operation on paths with ``part`` in them fail, so many times."""
-        self._rules.append(_Rule(op, part, error_of(number), times=times, after=after))
+    def fail(
+        self, op: str, part: str, number: int = errno.EIO, *, times: int = 1 << 30, after: int = 0, skip: int = 0
+    ) -> None:
+        """Let an operation on paths with ``part`` in them fail, so many times, after ``skip`` that succeed."""
+        self._rules.append(_Rule(op, part, error_of(number), times=times, after=after, skip=skip))
 
     def heal(self) -> None:
         """Fail no more."""
@@ -70,6 +79,9 @@ class FaultyFiles(Files):
         self.done.append(done)
         for rule in self._rules:
             if rule.op == op and rule.part in done.path and rule.times > 0:
+                if rule.skip:
+                    rule.skip -= 1
+                    continue
                 rule.times -= 1
                 return rule
         return None
@@ -144,9 +156,70 @@ class FaultyFiles(Files):
         self._check("size", path)
         return super().size(path)
 
+    def is_file(self, path: AnyPath) -> bool:
+        self._check("is_file", path)
+        return super().is_file(path)
+
     def remove_tree(self, path: AnyPath) -> None:
         self._check("remove_tree", path)
         super().remove_tree(path)
+
+
+class UnreadableFiles(Files):
+    """
+    The real disk, whose sectors from ``first`` up to ``end`` of one file cannot be read, until :meth:`repair`.
+
+    ``file`` is the end of its path. A read that begins before them returns what lies there, as that of Linux does; or
+    fails, if not ``short``.
+    """
+
+    def __init__(self, file: str, first: int = 0, end: int = 1 << 62, *, short: bool = True) -> None:
+        self._short = short
+        self._file = file
+        self._first = first
+        self._end = end
+        self._fds: set[int] = set()
+
+    def fail(self, first: int, end: int) -> None:
+        """From now on these bytes cannot be read, and all others can."""
+        self._first, self._end = first, end
+
+    def repair(self) -> None:
+        """Everything can be read again."""
+        self._first = self._end = 0
+
+    def open(self, path: AnyPath, *, create: bool = False) -> int:
+        return self._note(path, super().open(path, create=create))
+
+    def open_to_read(self, path: AnyPath) -> int:
+        return self._note(path, super().open_to_read(path))
+
+    def _note(self, path: AnyPath, fd: int) -> int:
+        if str(path).endswith(self._file):
+            self._fds.add(fd)
+        else:
+            self._fds.discard(fd)
+        return fd
+
+    def read(self, fd: int, size: int, at: int) -> bytes:
+        return super().read(fd, self._readable(fd, size, at), at)
+
+    def read_cached(self, fd: int, size: int, at: int) -> bytearray | None:
+        return super().read_cached(fd, size, at) if self._readable(fd, size, at) == size else None
+
+    def _readable(self, fd: int, size: int, at: int) -> int:
+        if fd not in self._fds:
+            return size
+        return readable(range(self._first, self._end), size, at, short=self._short)
+
+
+def readable(sector: range, size: int, at: int, *, short: bool = True) -> int:
+    """Return how much of a read is done if a sector is bad; raise OSError if that is nothing."""
+    if at >= sector.stop or sector.start >= at + size:
+        return size
+    if at < sector.start and short:
+        return sector.start - at
+    raise error_of(errno.EIO)
 
 
 def flip(path: Path, at: int, mask: int = 0xFF) -> None:
@@ -154,3 +227,22 @@ def flip(path: Path, at: int, mask: int = 0xFF) -> None:
     content = bytearray(path.read_bytes())
     content[at] ^= mask
     path.write_bytes(content)
+
+
+def main() -> None:
+    """Make reads fail, then run the command."""
+    from rmq.cli.rmq_broker import command
+
+    file, sector = sys.argv[1], range(int(sys.argv[2]), int(sys.argv[3]))
+    read = Files.read
+
+    def failing_read(self: Files, fd: int, size: int, at: int) -> bytes:
+        is_bad = os.readlink(f"/proc/self/fd/{fd}").endswith(file)
+        return read(self, fd, readable(sector, size, at) if is_bad else size, at)
+
+    Files.read = failing_read  # type: ignore[method-assign]
+    command(sys.argv[4:], prog_name="rmq-broker")
+
+
+if __name__ == "__main__":
+    main()
