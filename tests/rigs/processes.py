@@ -40,6 +40,7 @@ class Running:
         self.lines: list[str] = []
         self.errors: list[str] = []
         self._changed = threading.Condition()
+        self._open = 2  # streams that have not ended: a process that has may still have lines there
         self._readers = [
             threading.Thread(target=self._read, args=(stream, lines), daemon=True)
             for stream, lines in ((self.process.stdout, self.lines), (self.process.stderr, self.errors))
@@ -58,12 +59,13 @@ class Running:
                     lines.append(line.decode().rstrip("\n"))
                     self._changed.notify_all()
         with self._changed:
+            self._open -= 1
             self._changed.notify_all()
 
     def wait_for(self, condition: Callable[[list[str]], bool], what: str, deadline_s: float = DEADLINE_S) -> None:
         """Wait until the lines said so far fulfil a condition."""
         with self._changed:
-            met = self._changed.wait_for(lambda: condition(self.lines) or self.process.poll() is not None, deadline_s)
+            met = self._changed.wait_for(lambda: condition(self.lines) or not self._open, deadline_s)
             if not met or not condition(self.lines):
                 tail = "\n".join([*self.lines[-5:], "--- errors:", *self.errors[-15:]])
                 raise AssertionError(f"{what} did not happen within {deadline_s:g} s; last lines:\n{tail}")
