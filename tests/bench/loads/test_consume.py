@@ -8,7 +8,7 @@ from rmq.bench.loads.consume import measure, prefix, targets
 from rmq.bench.options import Load, Options
 from rmq.testing.broker import BrokerThread
 
-from rigs.bench_stand_ins import FixedFloor, Noted
+from rigs.bench import FixedFloor, Steps
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def test_other_sizes_have_keys_of_their_own() -> None:
 
 
 def test_a_disk_without_room_shows_no_target_and_says_why() -> None:
-    (verdict,) = measure(Load(1 << 40), Options(), Noted()).verdicts
+    (verdict,) = measure(Load(1 << 40), Options(), Steps()).verdicts
 
     assert verdict.met is None
     assert verdict.why_not.startswith("the disk has ")
@@ -39,7 +39,7 @@ def test_a_disk_without_room_shows_no_target_and_says_why() -> None:
 
 @pytest.mark.slow
 def test_a_run_reads_the_whole_backlog_in_every_way() -> None:
-    steps = Noted()
+    steps = Steps()
     with BrokerThread() as broker:
         found = measure(Load(3000, producers=2), Options(broker=broker.address, rounds=1), steps, floor=FixedFloor())
 

@@ -9,7 +9,7 @@ from rmq.bench.loads.end_to_end import against_rivals, measure, prefix, targets
 from rmq.bench.options import Load, Options
 from rmq.bench.yardsticks import NO_RIVALS
 
-from rigs.bench_stand_ins import FixedFloor, FixedPeer, Noted
+from rigs.bench import FixedFloor, FixedPeer, Steps
 
 
 def figure(*samples: float) -> Figure:
@@ -54,7 +54,7 @@ def test_the_best_of_those_that_are_there_is_not_the_best_of_all() -> None:
 
 
 def test_a_disk_without_room_shows_no_target_and_says_why() -> None:
-    found = measure(Load(1 << 40), Options(), Noted()).verdicts
+    found = measure(Load(1 << 40), Options(), Steps()).verdicts
 
     assert [one.met for one in found] == [None, None]
     assert all(one.why_not.startswith("the disk has ") for one in found)
@@ -62,7 +62,7 @@ def test_a_disk_without_room_shows_no_target_and_says_why() -> None:
 
 @pytest.mark.slow
 def test_a_run_gets_every_message_through_beside_floor_and_peers() -> None:
-    steps = Noted()
+    steps = Steps()
     peers = [
         FixedPeer("redis", 8.0),
         FixedPeer("nats", why_not="no server"),

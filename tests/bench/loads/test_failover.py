@@ -43,10 +43,10 @@ def test_kills_stops_and_joins_are_measured() -> None:
     assert {key: len(figure.samples) for key, figure in figures.items()} == {
         "failover.kill": 1, "failover.stop": 1, "failover.join": 2, "failover.join_process": 2,
     }  # fmt: skip
-    assert steps.said == [
+    assert steps.taken == [
         "failover.begin", "failover.join", "failover.stop", "failover.join", "failover.kill",
     ]  # fmt: skip
-    assert steps.expected == len(steps.said)
+    assert steps.expected == len(steps.taken)
     assert figures["failover.kill"].middle > 4.0, "the lock of a killed consumer was given away within its grace"
     assert {figure.flush for figure in report.figures} == {"sync"}
 

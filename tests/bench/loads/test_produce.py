@@ -28,7 +28,7 @@ from rmq.bench.options import Load, Options
 from rmq.client import Admin
 from rmq.testing.broker import BrokerThread
 
-from rigs.bench_stand_ins import FixedFloor, FixedPeer, Noted
+from rigs.bench import FixedFloor, FixedPeer, Steps
 
 
 def figure(*samples: float) -> Figure:
@@ -59,7 +59,7 @@ def test_single_sends_with_sync_may_not_be_faster_than_async_nor_than_one_a_sync
 
 
 def test_a_disk_without_room_shows_no_target_and_says_why() -> None:
-    steps = Noted()
+    steps = Steps()
 
     found = measure(Load(1 << 40), Options(), steps)
 
@@ -70,7 +70,7 @@ def test_a_disk_without_room_shows_no_target_and_says_why() -> None:
 
 @pytest.mark.slow
 def test_a_run_measures_every_way_to_send_beside_the_floor_and_the_benchmark_of_redis() -> None:
-    steps, floor = Noted(), FixedFloor()
+    steps, floor = Steps(), FixedFloor()
     with BrokerThread(flush="async") as broker:
         options = Options(broker=broker.address, rounds=1, rivals=lambda _: [FixedPeer()])
         found = measure(Load(2000), options, steps, floor=floor)
@@ -87,7 +87,7 @@ def test_a_run_measures_every_way_to_send_beside_the_floor_and_the_benchmark_of_
 def test_keys_are_looked_for_and_nothing_is_left_in_a_broker_that_goes_on() -> None:
     with BrokerThread() as broker:
         options = Options(broker=broker.address, rounds=1)
-        found = measure(Load(2000, keys=True), options, Noted(), floor=FixedFloor())
+        found = measure(Load(2000, keys=True), options, Steps(), floor=FixedFloor())
         left = asyncio.run(_topics(broker.address))
 
     keys = [f"produce.sync.{name}" for name in ("plain", "keys", "caught_up")]
@@ -101,7 +101,7 @@ def test_keys_are_looked_for_and_nothing_is_left_in_a_broker_that_goes_on() -> N
 def test_a_broker_that_goes_on_cannot_be_compared_with_one_of_another_durability() -> None:
     with BrokerThread() as broker:
         options = Options(broker=broker.address, rounds=1)
-        found = measure(Load(500, batch=1, connections=64), options, Noted(), floor=FixedFloor())
+        found = measure(Load(500, batch=1, connections=64), options, Steps(), floor=FixedFloor())
 
     assert [one.key for one in found.figures] == ["produce.single.sync.messages", "produce.single.sync.fdatasync"]
     assert [(one.key, one.met, one.why_not) for one in found.verdicts] == [("P6.single", None, OWN_BROKERS)]

@@ -15,19 +15,7 @@ from rmq.bench.loads.scale import Growth, few_files, measure, topics
 from rmq.bench.options import Load, Options
 from rmq.bench.processes import BenchError
 
-
-class Steps:
-    """The steps of a benchmark, written down."""
-
-    def __init__(self) -> None:
-        self.expected = 0
-        self.taken: list[str] = []
-
-    def expect(self, more: int) -> None:
-        self.expected += more
-
-    def __call__(self, what: str) -> None:
-        self.taken.append(what)
+from rigs.bench import Steps
 
 
 @pytest.mark.parametrize(

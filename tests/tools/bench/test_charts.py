@@ -7,7 +7,7 @@ import re
 from charts import plots
 from findings import read
 
-from rigs.made_up_findings import everything
+from rigs.bench_results import everything
 
 
 def test_there_is_a_plot_of_the_targets_and_one_of_each_command_that_found_something() -> None:

@@ -9,7 +9,7 @@ import pytest
 from findings import NotAReport, is_target, read, score, whose
 from rmq.bench.figures import Figure, Verdict
 
-from rigs.made_up_findings import everything
+from rigs.bench_results import everything
 
 
 def test_figures_and_targets_are_what_they_were() -> None:

@@ -14,7 +14,7 @@ from charts import plots
 from findings import NotAReport, read
 from report import BEGINS, ENDS, NOTHING, placed, report, stale_plots, text
 
-from rigs.made_up_findings import everything
+from rigs.bench_results import everything
 
 ROOT = Path(__file__).parents[3]
 DOCS = ROOT / "docs"

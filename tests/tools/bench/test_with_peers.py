@@ -16,7 +16,7 @@ from rmq.bench.yardsticks import Rival
 from rmq.cli import rmq_bench
 from with_peers import command
 
-from support.bench_stand_ins import FixedPeer
+from rigs.bench import FixedPeer
 
 
 def test_it_has_every_command_of_rmq_bench_and_peers() -> None:

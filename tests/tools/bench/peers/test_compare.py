@@ -10,7 +10,7 @@ from rmq.bench.options import Load, Options
 from rmq.bench.yardsticks import Tried
 from rmq.testing.broker import BrokerThread
 
-from rigs.bench_stand_ins import FixedPeer, Noted
+from rigs.bench import FixedPeer, Steps
 
 
 def side(*samples: float) -> Side:
@@ -37,7 +37,7 @@ def test_a_peer_that_is_not_there_is_not_shown() -> None:
 
 @pytest.mark.slow
 def test_a_run_takes_turns_and_goes_on_when_a_peer_fails() -> None:
-    steps = Noted()
+    steps = Steps()
     known = [
         FixedPeer("redis", 8.0),
         FixedPeer("nats", why_not="no client"),
