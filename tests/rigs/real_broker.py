@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import signal
-import subprocess
-import sys
-import threading
 from pathlib import Path
 
 from rmq.engine.native.blocking import BlockingConnection
@@ -18,42 +13,17 @@ from rmq.wire.protocol.ops import core as ops
 from rmq.wire.protocol.ops.core import Op
 from rmq.wire.protocol.ops.topics import DeleteTopic
 
+from rigs.processes import BrokerProcess
 
-class RealBroker:
-    """``rmq-broker start`` in a data folder of its own; use it in a ``with`` block."""
+
+class RealBroker(BrokerProcess):
+    """``rmq-broker start`` in a data folder of its own; stopped cleanly at the end of a ``with`` block."""
 
     def __init__(self, data: Path, *options: str) -> None:
-        self._data = data
-        self._options = options
-        self.address = ""
-
-    def __enter__(self) -> RealBroker:
-        command = [sys.executable, "-m", "rmq.cli.rmq_broker", "start", "--listen", "127.0.0.1:0"]
-        self._process = subprocess.Popen(
-            [*command, "--data-dir", str(self._data), *self._options],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        assert self._process.stdout is not None
-        deadline = threading.Timer(60, self._process.kill)  # ends the wait for a line that does not come
-        deadline.start()
-        line = self._process.stdout.readline()
-        deadline.cancel()
-        found = re.search(r"ready on (\S+?),", line)
-        assert found, f"the broker did not get ready: {line!r}"
-        self.address = found[1]
-        return self
+        super().__init__(data, "127.0.0.1:0", *options)
 
     def __exit__(self, *_: object) -> None:
-        self._process.send_signal(signal.SIGTERM)
-        try:
-            self._process.wait(20)
-        finally:
-            self._process.kill()
-            self._process.wait()
-            assert self._process.stdout is not None
-            self._process.stdout.close()
+        self.stop()
 
     def create(self, topic: str, queues: int = 1) -> None:
         """Make a topic."""
@@ -66,7 +36,7 @@ class RealBroker:
             connection.request(Op.DELETE_TOPIC, DeleteTopic(topic))
 
     def held(self, topic: str, queue_id: int) -> range:
-        """The offsets that can be read."""
+        """Return the offsets that can be read."""
         with BlockingConnection(self.address) as connection:
             asked = ops.Ranges(None, [ops.QueueRef(topic, queue_id)])
             (found,) = decode_list(ops.Range, connection.request(Op.RANGES, asked))

@@ -5,20 +5,22 @@ What must hold after a crash, whatever the machine did: judged by what was asked
 - ``async``: the same, but for what was acknowledged within the last 500 ms.
 - In both: what else is there was asked for before the crash; the log is a run of what was written, without a hole and
   without anything else; queues are dense; and all that was made from the log equals what a rebuild makes of it.
+- A delayed message is delivered once, whole, and not before it was sent. A broker that recovered is asked twice: as it
+  is, and when nothing is deferred any more; by then everything acknowledged is there, unless its topic is gone.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 from rmq.wire import names
+from rmq.wire.batch import batch as batches
 
 from rigs.disk.crash import Crash
 from rigs.disk.recording import Created, Recording, Resized, Unlinked, Wrote
-from rigs.recovery.delay_promises import copies, deliveries
 from rigs.recovery.served import INTERVAL_S, Found, LogBatch, Message, Queue, Recovered, read_log
 from rigs.recovery.workload import Acknowledged, Asked, Batch, Told, Values
 
@@ -299,3 +301,40 @@ def _removals(recording: Recording) -> list[tuple[int, int]]:
             removed = int(step.operation.path.rpartition("/")[2])
             found.append((i, min((start for start in starts if start > removed), default=removed)))
     return found
+
+
+class Deliveries(NamedTuple):
+    """Which offsets of a queue hold delayed messages, which batches are there, and what is wrong with that."""
+
+    offsets: set[int]
+    there: list[Placed]
+    broken: list[str]
+
+
+def deliveries(sent: Sequence[Placed], messages: dict[int, bytes], prefix: int) -> Deliveries:
+    """Find the delayed batches in a queue. Bodies are unique, so each shows where its batch lies."""
+    found = Deliveries(set(), [], [])
+    places: dict[bytes, list[int]] = {}
+    for offset, body in messages.items():
+        places.setdefault(body, []).append(offset)
+    for one in sent:
+        bodies = one.batch.bodies
+        begins = places.get(bodies[0], [])
+        for begin in begins:
+            offsets = range(begin, begin + len(bodies))
+            found.offsets.update(offsets)
+            if [messages.get(offset) for offset in offsets] != list(bodies):
+                found.broken.append(f"the delayed batch {bodies[0][:12]!r} is not whole at {begin}")
+        if begins:
+            found.there.append(one)
+        if len(begins) > 1:
+            found.broken.append(f"the delayed batch {bodies[0][:12]!r} was delivered twice, at {begins}")
+        if begins and one.asked_at >= prefix:
+            found.broken.append(f"the delayed batch {bodies[0][:12]!r} was delivered before it was sent")
+    return found
+
+
+def copies(log: Sequence[tuple[int, int]], parked_at: int) -> Iterator[int]:
+    """Return where a run delivered a parked batch; ``log`` are positions and origins."""
+    origin = batches.handle(parked_at, 0)
+    yield from (position for position, of in log if of == origin)
