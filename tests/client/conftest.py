@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from .fake_broker import FakeBroker
-from rigs.threaded_broker import FakeBroker as ThreadedBroker
+from rigs.faulty_broker import FakeBroker as ThreadedBroker
 
 
 @pytest.fixture

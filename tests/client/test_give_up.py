@@ -17,7 +17,7 @@ from rmq.wire.protocol.ops.core import Op
 
 from .producing import until
 from .test_with_broker import stored
-from rigs.held_broker import HeldBroker
+from rigs.stalling_broker import StallingBroker
 
 pytestmark = pytest.mark.virtual_time
 
@@ -26,11 +26,11 @@ MORE = 1000
 
 
 @pytest.fixture
-async def broker() -> AsyncIterator[HeldBroker]:
+async def broker() -> AsyncIterator[StallingBroker]:
     """The real broker, whose answers can be held back."""
-    async with HeldBroker() as made:
+    async with StallingBroker() as made:
         yield made
-        made.release()
+        made.go_on()
 
 
 def message(number: int) -> Message:
@@ -41,10 +41,10 @@ def send(producer: Producer, number: int) -> asyncio.Task[Receipt]:
     return asyncio.create_task(producer.send(message(number), queue_id=0))
 
 
-async def in_flight(broker: HeldBroker, producer: Producer) -> list[asyncio.Task[Receipt]]:
+async def in_flight(broker: StallingBroker, producer: Producer) -> list[asyncio.Task[Receipt]]:
     """64 sends, a batch each, all written by the broker and none answered."""
     await producer.send(message(0), queue_id=0)
-    broker.hold()
+    broker.stall()
     tasks = []
     for number in range(1, FLYING + 1):
         tasks.append(send(producer, number))
@@ -68,7 +68,7 @@ async def found(broker: InMemoryBroker) -> list[int]:
 @pytest.mark.parametrize("reconnect", ["no", "while held", "after"])
 @pytest.mark.parametrize("given_up", [1, 32, 64])
 async def test_one_of_64_in_flight_is_given_up_and_a_thousand_more_succeed_in_order(
-    broker: HeldBroker, given_up: int, reconnect: str
+    broker: StallingBroker, given_up: int, reconnect: str
 ) -> None:
     async with Producer(broker.address) as producer:
         tasks = await in_flight(broker, producer)
@@ -79,7 +79,7 @@ async def test_one_of_64_in_flight_is_given_up_and_a_thousand_more_succeed_in_or
             await asyncio.sleep(1)
         following = asyncio.create_task(more(producer))
         await asyncio.sleep(0.1)
-        broker.release()
+        broker.go_on()
         if reconnect == "after":
             producer._connection.drop(ConnectionLost("a test"))
         outcomes = await asyncio.gather(*tasks, return_exceptions=True)
@@ -92,7 +92,7 @@ async def test_one_of_64_in_flight_is_given_up_and_a_thousand_more_succeed_in_or
 
 @pytest.mark.parametrize("reconnect", [False, True])
 async def test_all_64_in_flight_run_out_of_time_and_a_thousand_more_succeed_in_order(
-    broker: HeldBroker, reconnect: bool
+    broker: StallingBroker, reconnect: bool
 ) -> None:
     async with Producer(broker.address, delivery_timeout_s=2.5) as producer:
         tasks = await in_flight(broker, producer)
@@ -104,17 +104,17 @@ async def test_all_64_in_flight_run_out_of_time_and_a_thousand_more_succeed_in_o
 
         if reconnect:
             producer._connection.drop(ConnectionLost("a test"))
-        broker.release()
+        broker.go_on()
         receipts = await more(producer)
 
     assert await found(broker) == [*range(FLYING + 1), -1, *range(FLYING + 1, FLYING + 1 + MORE)]
     assert len({receipt.queue_offset for receipt in receipts}) == MORE
 
 
-async def test_a_restart_with_64_in_flight_answers_each_of_them(broker: HeldBroker) -> None:
+async def test_a_restart_with_64_in_flight_answers_each_of_them(broker: StallingBroker) -> None:
     async with Producer(broker.address) as producer:
         tasks = await in_flight(broker, producer)
-        broker.release()
+        broker.go_on()
         await broker.restart()
         receipts = await asyncio.gather(*tasks)
         await more(producer)
@@ -125,7 +125,7 @@ async def test_a_restart_with_64_in_flight_answers_each_of_them(broker: HeldBrok
 
 @pytest.mark.parametrize("kept", [0.0, 0.01, 0.5, 0.99, 1.0])
 async def test_a_power_cut_with_64_in_flight_costs_neither_order_nor_a_duplicate(
-    broker: HeldBroker, memory_path: Path, kept: float
+    broker: StallingBroker, memory_path: Path, kept: float
 ) -> None:
     async with Producer(broker.address) as producer:
         tasks = await in_flight(broker, producer)
@@ -142,7 +142,9 @@ async def test_a_power_cut_with_64_in_flight_costs_neither_order_nor_a_duplicate
     assert [numbers[receipt.queue_offset] for receipt in receipts] == [n for n in range(1, FLYING + 1) if n != 21]
 
 
-async def test_more_connections_lost_than_batches_sent_cost_neither_order_nor_a_duplicate(broker: HeldBroker) -> None:
+async def test_more_lost_connections_than_batches_sent_cost_neither_order_nor_a_duplicate(
+    broker: StallingBroker,
+) -> None:
     async with Producer(broker.address) as producer:
         await producer.send(message(0), queue_id=0)
         tasks = []
@@ -163,7 +165,7 @@ async def test_more_connections_lost_than_batches_sent_cost_neither_order_nor_a_
 # A defect of the broker
 
 
-async def test_a_batch_that_the_broker_fails_at_each_time_takes_no_other_down(broker: HeldBroker) -> None:
+async def test_a_batch_that_the_broker_fails_at_each_time_takes_no_other_down(broker: StallingBroker) -> None:
     send_frame = broker.broker.handlers[Op.SEND]
 
     def defective(connection: BrokerConnection, request_id: int, payload: Any) -> object:
@@ -189,7 +191,7 @@ async def test_a_batch_that_the_broker_fails_at_each_time_takes_no_other_down(br
 # Fencing
 
 
-async def test_a_higher_epoch_fences_the_lower_and_its_sends_are_told(broker: HeldBroker) -> None:
+async def test_a_higher_epoch_fences_the_lower_and_its_sends_are_told(broker: StallingBroker) -> None:
     async with Producer(broker.address, producer_id=77, producer_epoch=1) as older:
         assert (await older.send(message(0), queue_id=0)).queue_offset == 0
         async with Producer(broker.address, producer_id=77, producer_epoch=2) as newer:
@@ -207,7 +209,7 @@ async def test_a_higher_epoch_fences_the_lower_and_its_sends_are_told(broker: He
     assert await found(broker) == [0, 1, 2]
 
 
-async def test_in_flight_when_it_is_fenced_is_answered_as_it_ended(broker: HeldBroker) -> None:
+async def test_in_flight_when_it_is_fenced_is_answered_as_it_ended(broker: StallingBroker) -> None:
     async with Producer(broker.address, producer_id=77, producer_epoch=1) as older:
         tasks = await in_flight(broker, older)
         opening = Producer(broker.address, producer_id=77, producer_epoch=2)
@@ -215,7 +217,7 @@ async def test_in_flight_when_it_is_fenced_is_answered_as_it_ended(broker: HeldB
         await asyncio.sleep(0.1)
         late = send(older, 65)
         await asyncio.sleep(0.1)
-        broker.release()
+        broker.go_on()
         outcomes = await asyncio.gather(*tasks, late, return_exceptions=True)
         await task
         await opening.close()
@@ -224,7 +226,7 @@ async def test_in_flight_when_it_is_fenced_is_answered_as_it_ended(broker: HeldB
     assert await found(broker) == list(range(FLYING + 1))
 
 
-async def test_the_same_id_and_epoch_goes_on_behind_its_former_process(broker: HeldBroker) -> None:
+async def test_the_same_id_and_epoch_goes_on_behind_its_former_process(broker: StallingBroker) -> None:
     for first in (0, 300, 600):
         async with Producer(broker.address, producer_id=77) as producer:
             for number in range(first, first + 300):

@@ -14,7 +14,7 @@ from rmq.wire.model import StoredMessage
 from ..broker.builders import files_limited_to, segment_files
 from .producing import TOPIC
 from .test_with_broker import stored
-from rigs.held_broker import HeldBroker
+from rigs.stalling_broker import StallingBroker
 
 pytestmark = pytest.mark.virtual_time
 
@@ -22,7 +22,7 @@ CALLS = 150
 QUEUES = 3
 
 
-async def weather(broker: HeldBroker, producer: Producer, chance: random.Random, over: asyncio.Event) -> None:
+async def weather(broker: StallingBroker, producer: Producer, chance: random.Random, over: asyncio.Event) -> None:
     """One disaster after the other; each is whole again before the next, and at the end."""
     while not over.is_set():
         await asyncio.sleep(chance.uniform(0.05, 1.5))
@@ -30,15 +30,15 @@ async def weather(broker: HeldBroker, producer: Producer, chance: random.Random,
             case "drop":
                 producer._connection.drop(errors.ConnectionLost("storm"))
             case "stall":
-                broker.hold()
+                broker.stall()
                 await asyncio.sleep(chance.choice([0.01, 0.5, 6.0]))
-                broker.release()
+                broker.go_on()
             case "stall and drop":
-                broker.hold()
+                broker.stall()
                 await asyncio.sleep(chance.choice([0.01, 0.5]))
                 producer._connection.drop(errors.ConnectionLost("storm"))
                 await asyncio.sleep(chance.choice([0.01, 0.5, 4.0]))
-                broker.release()
+                broker.go_on()
             case "full":
                 broker.broker._sends.refuse_because = "storm"  # the disk watch corrects it within a second
             case "write":
@@ -58,7 +58,7 @@ async def one_call(producer: Producer, number: int, chance: random.Random) -> Re
 async def test_order_and_once_and_every_caller_is_told_the_truth(seed: int) -> None:
     chance = random.Random(seed)
     calls = []
-    async with HeldBroker() as broker:
+    async with StallingBroker() as broker:
         async with Admin(broker.address) as admin:
             await admin.create_topic(TOPIC, queues=QUEUES)
         async with Producer(broker.address, delivery_timeout_s=5, auto_create=False) as producer:
@@ -82,7 +82,7 @@ async def test_order_and_once_and_every_caller_is_told_the_truth(seed: int) -> N
         judge(call, found.get(number))
 
 
-async def in_order(broker: HeldBroker, queue_id: int) -> list[StoredMessage]:
+async def in_order(broker: StallingBroker, queue_id: int) -> list[StoredMessage]:
     messages = await stored(broker.address, TOPIC, queue_id)
     numbers = [int(one.body) for one in messages]
     assert numbers == sorted(set(numbers)), "in the order of calls, none twice"

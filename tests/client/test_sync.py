@@ -19,8 +19,8 @@ from rmq.client import Message
 from rmq.client.sync import Producer
 from rmq.wire import errors
 
-from rigs.broker_thread import BrokerThread, eventually
 from rigs.interrupts import interrupt
+from rigs.stalling_broker import BrokerThread, eventually
 
 TOPIC = "orders"
 DEADLINE_S = 30.0
@@ -85,7 +85,7 @@ def test_each_of_many_threads_keeps_its_order(broker: BrokerThread) -> None:
 def test_threads_that_send_at_once_share_batches(broker: BrokerThread) -> None:
     with Producer(broker.address, max_in_flight=1) as producer:
         producer.send(Message("shared", b"the topic"), queue_id=0)
-        broker.hold()
+        broker.stall()
         threads = [
             threading.Thread(target=producer.send, args=(Message("shared", b"x"),), kwargs={"queue_id": 0})
             for _ in range(40)
@@ -94,7 +94,7 @@ def test_threads_that_send_at_once_share_batches(broker: BrokerThread) -> None:
             thread.start()
         eventually(lambda: len(producer._producer._deadlines._sends) == 40, "40 messages that wait")
         before = broker.broker.broker._store.log.written
-        broker.release()
+        broker.go_on()
         for thread in threads:
             thread.join(DEADLINE_S)
         written = broker.broker.broker._store.log.written - before
@@ -172,13 +172,13 @@ def test_a_close_tells_threads_that_wait(broker: BrokerThread) -> None:
         except errors.RmqError as error:
             raised.append(error)
 
-    broker.hold()
+    broker.stall()
     thread = threading.Thread(target=send)
     thread.start()
     eventually(lambda: bool(producer._producer._deadlines._sends), "a message that waits")
     producer.close()
     thread.join(DEADLINE_S)
-    broker.release()
+    broker.go_on()
 
     assert [str(error) for error in raised] == [str(raised[0])]
     assert "the producer was closed" in str(raised[0])
@@ -187,7 +187,7 @@ def test_a_close_tells_threads_that_wait(broker: BrokerThread) -> None:
 def test_ctrl_c_ends_a_send_that_waits_and_nothing_else(broker: BrokerThread) -> None:
     with Producer(broker.address) as producer:
         producer.send(Message("interrupted", b""))
-        broker.hold()
+        broker.stall()
         waiting = threading.Thread(
             target=lambda: (
                 eventually(lambda: bool(producer._producer._deadlines._sends), "a message that waits"),
@@ -198,7 +198,7 @@ def test_ctrl_c_ends_a_send_that_waits_and_nothing_else(broker: BrokerThread) ->
         with pytest.raises(KeyboardInterrupt):
             producer.send(Message("interrupted", b""))
         waiting.join(DEADLINE_S)
-        broker.release()
+        broker.go_on()
 
         assert producer.send(Message("interrupted", b"")).queue_offset >= 0
 

@@ -31,8 +31,8 @@ from rmq.runtime.loop_thread import LoopThread
 from rmq.wire.errors import ConfigError, GroupMismatch
 
 from .sync_shapes import public, same_shape
-from rigs.broker_thread import BrokerThread, eventually
 from rigs.interrupts import interrupt, interrupt_soon
+from rigs.stalling_broker import BrokerThread, eventually
 
 DEADLINE_S_PLAIN = 30.0
 SUCCESS_PLAIN = ConsumeStatus.SUCCESS

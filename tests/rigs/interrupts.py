@@ -9,7 +9,7 @@ from types import FrameType
 
 from rmq.runtime import loop_thread
 
-from rigs.broker_thread import eventually
+from rigs.stalling_broker import eventually
 
 
 def interrupt(number: signal.Signals = signal.SIGINT) -> None:

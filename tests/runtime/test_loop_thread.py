@@ -22,8 +22,8 @@ import pytest
 from rmq.runtime.loop_thread import LoopEnded, LoopThread, ThreadTasks
 from rmq.wire.errors import TopicNotFound
 
-from rigs.broker_thread import eventually
 from rigs.interrupts import interrupt
+from rigs.stalling_broker import eventually
 
 DEADLINE_S = 20.0
 

@@ -26,7 +26,7 @@ from rmq.engine.native.connection import Connection
 from rmq.testing.broker import InMemoryBroker
 from rmq.wire.model import StoredMessage
 
-from rigs.held_broker import HeldBroker
+from rigs.stalling_broker import StallingBroker
 
 pytestmark = pytest.mark.virtual_time
 
@@ -371,11 +371,11 @@ async def test_an_owner_at_the_broker_that_was_replaced_books_nothing_once_the_r
 
 
 async def test_messages_that_took_the_offsets_of_those_a_power_cut_lost_are_booked(folder: Path, sink: Sink) -> None:
-    async with HeldBroker(data_dir=str(folder / "data"), flush="async") as broker, sink.member(broker.address):
+    async with StallingBroker(data_dir=str(folder / "data"), flush="async") as broker, sink.member(broker.address):
         await sink.send(broker.address, "kept", 2)
         assert not await sink.missing()
         await asyncio.sleep(1)
-        broker.hold()
+        broker.stall()
         await sink.send(broker.address, "lost", 2)
         assert not await sink.missing()
         await broker.crash(folder / "after", kept=0.0)

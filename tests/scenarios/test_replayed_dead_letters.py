@@ -14,7 +14,7 @@ from rmq.client.sync import Producer
 from rmq.consumer import ConsumeContext, ConsumeStatus, StoredMessage
 from rmq.consumer.sync import Consumer
 
-from rigs.broker_thread import BrokerThread, eventually
+from rigs.stalling_broker import BrokerThread, eventually
 
 pytestmark = pytest.mark.usefixtures("logging_as_before")
 

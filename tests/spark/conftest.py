@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from rigs.faulty_broker import FakeBroker
 from rigs.real_broker import RealBroker
-from rigs.threaded_broker import FakeBroker
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

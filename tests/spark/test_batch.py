@@ -13,7 +13,7 @@ from rmq.spark.batch import TopicReader
 from rmq.wire.batch.batch import Rows
 from rmq.wire.errors import TopicNotFound
 
-from rigs.threaded_broker import FakeBroker
+from rigs.faulty_broker import FakeBroker
 
 pytestmark = pytest.mark.spark
 

@@ -19,8 +19,8 @@ from rmq.wire.batch.compression import CODECS
 from rmq.wire.errors import ConfigError
 from rmq.wire.protocol.ops.core import Op
 
+from rigs.faulty_broker import FakeBroker
 from rigs.real_broker import RealBroker
-from rigs.threaded_broker import FakeBroker
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -31,7 +31,7 @@ from rmq.wire.protocol.ops.core import NO_OFFSET, Commit, CommitEntry, Op, Push
 
 from ..builders import ORDERS, files_limited_to, segment_files
 from ..harness import Client, bodies, crash_copy, holder, until
-from rigs.held_broker import HeldBroker
+from rigs.stalling_broker import StallingBroker
 
 pytestmark = pytest.mark.virtual_time
 
@@ -257,16 +257,16 @@ async def test_a_member_that_announced_its_leaving_is_never_counted_as_crashed(b
 
 
 async def test_that_a_member_is_leaving_is_answered_when_it_is_durable() -> None:
-    async with HeldBroker() as broker:
+    async with StallingBroker() as broker:
         await filled(broker)
         client, grant = await owner(broker)
-        broker.hold()
+        broker.stall()
         leaving = asyncio.create_task(client.renew(grant.epoch, leaving=True))
         await asyncio.sleep(1.0)
         assert not leaving.done()
         assert (await client.renew(grant.epoch)).status == OK, "a beat records nothing, and waits for nothing"
 
-        broker.release()
+        broker.go_on()
 
         assert (await leaving).status == OK
         await client.connection.close()

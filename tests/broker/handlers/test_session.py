@@ -37,7 +37,7 @@ from ..fakes import request
 from ..harness import Client, crash_copy, holder, until
 from ..raw import GREETING, Raw
 from rigs.disk.faulty import FaultyFiles
-from rigs.held_broker import HeldBroker
+from rigs.stalling_broker import StallingBroker
 
 pytestmark = pytest.mark.virtual_time
 
@@ -209,13 +209,13 @@ P = 7
 
 
 @pytest.fixture
-async def held() -> AsyncIterator[HeldBroker]:
+async def held() -> AsyncIterator[StallingBroker]:
     """The real broker, whose disk can be held."""
-    async with HeldBroker() as broker:
+    async with StallingBroker() as broker:
         async with Client(broker) as client:
             await client.create()
         yield broker
-        broker.release()
+        broker.go_on()
 
 
 def hello(first: int = 1, *, epoch: int = 0, session: bytes = b"p" * 16, request_id: int = 1) -> bytes:
@@ -310,9 +310,9 @@ async def test_with_async_flush_what_is_written_is_told_as_not_durable() -> None
 
 
 async def test_a_hello_is_answered_when_all_it_tells_is_durable_and_nothing_behind_it_is_served_before(
-    held: HeldBroker,
+    held: StallingBroker,
 ) -> None:
-    held.hold()
+    held.stall()
     older, newer = await Raw.open(held), await Raw.open(held)
     await older.ask(hello())
     older.writer.write(send(1, 2))
@@ -322,7 +322,7 @@ async def test_a_hello_is_answered_when_all_it_tells_is_durable_and_nothing_behi
     newer.writer.write(request(3, Op.PING, []) + send(3, request_id=4))
     assert await silent(newer)
 
-    held.release()
+    held.go_on()
     answers = [await newer.next() for _ in range(4)]
 
     assert [answer[1] for answer in answers] == [1, 2, 3, 4]
@@ -333,28 +333,28 @@ async def test_a_hello_is_answered_when_all_it_tells_is_durable_and_nothing_behi
         await raw.close()
 
 
-async def test_a_hello_does_not_wait_for_what_is_not_its_own(held: HeldBroker) -> None:
+async def test_a_hello_does_not_wait_for_what_is_not_its_own(held: StallingBroker) -> None:
     async with Client(held) as client, Client(held) as other:
         await client.send_batches(numbered(1))
-        held.hold()
+        held.stall()
         creating = asyncio.create_task(other.create("other"))  # so that something is not durable
         await asyncio.sleep(0.1)
 
         assert (await told(held))[:3] == [2, True, 1]
         assert not creating.done()
 
-        held.release()
+        held.go_on()
         await creating
 
 
-async def test_a_hello_with_nothing_to_tell_does_not_wait_for_the_disk(held: HeldBroker) -> None:
-    held.hold()
+async def test_a_hello_with_nothing_to_tell_does_not_wait_for_the_disk(held: StallingBroker) -> None:
+    held.stall()
 
     assert await told(held) == [1, False, 1, []]
 
 
-async def test_a_client_that_closes_before_the_answer_harms_nobody(held: HeldBroker, logs: list[Any]) -> None:
-    held.hold()
+async def test_a_client_that_closes_before_the_answer_harms_nobody(held: StallingBroker, logs: list[Any]) -> None:
+    held.stall()
     first = await Raw.open(held)
     await first.ask(hello())
     first.writer.write(send(1))
@@ -365,15 +365,15 @@ async def test_a_client_that_closes_before_the_answer_harms_nobody(held: HeldBro
         await raw.close()
     await asyncio.sleep(1)
 
-    held.release()
+    held.go_on()
 
     assert (await told(held))[:3] == [2, True, 1]
     assert not [entry for entry in logs if entry["event"] in ("answer.failed", "request.failed")]
     await first.close()
 
 
-async def test_a_newer_hello_of_the_session_is_answered_and_the_older_one_is_not(held: HeldBroker) -> None:
-    held.hold()
+async def test_a_newer_hello_of_the_session_is_answered_and_the_older_one_is_not(held: StallingBroker) -> None:
+    held.stall()
     raws = [await Raw.open(held) for _ in range(3)]
     await raws[0].ask(hello())
     raws[0].writer.write(send(1, 2, 3))
@@ -382,7 +382,7 @@ async def test_a_newer_hello_of_the_session_is_answered_and_the_older_one_is_not
         raw.writer.write(hello(2))
         await asyncio.sleep(0.1)
 
-    held.release()
+    held.go_on()
 
     assert (await raws[2].next())[3]["producer"][:3] == [4, True, 2]
     assert (await raws[1].next())[0] == frames.PUSH, "it is told that it was replaced, no more"
@@ -391,7 +391,7 @@ async def test_a_newer_hello_of_the_session_is_answered_and_the_older_one_is_not
         await raw.close()
 
 
-async def test_a_write_that_fails_in_the_turn_of_the_hello_is_told_as_not_stored(held: HeldBroker) -> None:
+async def test_a_write_that_fails_in_the_turn_of_the_hello_is_told_as_not_stored(held: StallingBroker) -> None:
     sender, raw = await Raw.open(held), await Raw.open(held)
     await sender.ask(hello())
     await sender.ask(send(1))
@@ -407,7 +407,7 @@ async def test_a_write_that_fails_in_the_turn_of_the_hello_is_told_as_not_stored
         await each.close()
 
 
-async def test_a_refusal_in_a_turn_that_was_not_written_is_told_as_temporary(held: HeldBroker) -> None:
+async def test_a_refusal_in_a_turn_that_was_not_written_is_told_as_temporary(held: StallingBroker) -> None:
     async with Client(held) as client:
         await client.send_batches(numbered(1))
         (segment,) = segment_files(held.broker.config.data_path())
@@ -424,13 +424,13 @@ async def test_a_refusal_in_a_turn_that_was_not_written_is_told_as_temporary(hel
 # Epochs
 
 
-async def test_a_raised_epoch_is_answered_when_it_is_durable(held: HeldBroker) -> None:
-    held.hold()
+async def test_a_raised_epoch_is_answered_when_it_is_durable(held: StallingBroker) -> None:
+    held.stall()
     raw = await Raw.open(held)
     raw.writer.write(hello(1, epoch=3))
     assert await silent(raw)
 
-    held.release()
+    held.go_on()
 
     assert (await raw.next())[3]["producer"] == [1, False, 1, []]
     await raw.close()
@@ -456,30 +456,30 @@ async def test_a_raised_epoch_that_cannot_be_written_is_refused_at_once_until_it
         await raw.close()
 
 
-async def test_a_second_hello_with_a_raised_epoch_waits_as_the_first(held: HeldBroker) -> None:
-    held.hold()
+async def test_a_second_hello_with_a_raised_epoch_waits_as_the_first(held: StallingBroker) -> None:
+    held.stall()
     raws = [await Raw.open(held) for _ in range(2)]
     for raw in raws:
         raw.writer.write(hello(1, epoch=3))
         await asyncio.sleep(0.1)
     assert await silent(raws[1])
 
-    held.release()
+    held.go_on()
 
     assert (await raws[1].next())[3]["producer"] == [1, False, 1, []]
     for raw in raws:
         await raw.close()
 
 
-async def test_an_epoch_that_is_fenced_before_its_hello_was_answered_is_told_so(held: HeldBroker) -> None:
-    held.hold()
+async def test_an_epoch_that_is_fenced_before_its_hello_was_answered_is_told_so(held: StallingBroker) -> None:
+    held.stall()
     lower, higher = await Raw.open(held), await Raw.open(held)
     lower.writer.write(hello(1, epoch=1, session=b"1" * 16))
     await asyncio.sleep(0.1)
     higher.writer.write(hello(1, epoch=2, session=b"2" * 16))
     await asyncio.sleep(0.1)
 
-    held.release()
+    held.go_on()
 
     assert (await lower.next())[2] == ProducerFenced.code
     assert (await higher.next())[2] == 0

@@ -25,10 +25,10 @@ from rmq.wire.model import MessageQueue
 from rmq.wire.protocol.ops.core import Op
 from rmq.wire.protocol.ops.redelivery import DROPPED, DeadResult, DeadRow
 
-from rigs.broker_thread import BrokerThread
 from rigs.dead_letters import bury
+from rigs.faulty_broker import FakeBroker
+from rigs.stalling_broker import BrokerThread
 from rigs.terminal import Terminal
-from rigs.threaded_broker import FakeBroker
 
 
 @pytest.fixture(scope="module")

@@ -42,7 +42,7 @@ from rmq.wire.protocol.ops import core as ops
 from rmq.wire.protocol.ops.core import Op
 from rmq.wire.stores import StoreIds
 
-from rigs.threaded_broker import STORE_ID, STORED_AT, FakeBroker
+from rigs.faulty_broker import STORE_ID, STORED_AT, FakeBroker
 
 AFTER = str(STORED_AT // 1000 + 1)
 

@@ -41,7 +41,7 @@ from rmq.wire.protocol.ops.core import Op
 from rmq.wire.stores import StoreIds
 
 from rigs.batches import every_codec
-from rigs.threaded_broker import STORE_ID, FakeBroker
+from rigs.faulty_broker import STORE_ID, FakeBroker
 
 BODY = Manner(("body",))
 OFFSET_AND_BODY = Manner(("queue_offset", "body"))

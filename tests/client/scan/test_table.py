@@ -16,7 +16,7 @@ from rmq.client.scan.table import SKIPPED_KEY, read_table
 from rmq.wire.batch.batch import Rows
 from rmq.wire.errors import ConfigError, ConnectionLost, MessagesLost, TopicNotFound
 
-from rigs.threaded_broker import STORED_AT, FakeBroker
+from rigs.faulty_broker import STORED_AT, FakeBroker
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from rmq.wire.protocol.hello import Hello, hello_to_map
 from rmq.wire.protocol.ops import core as ops
 from rmq.wire.protocol.ops.core import Op
 
-from rigs.threaded_broker import STORE_ID, FakeBroker
+from rigs.faulty_broker import STORE_ID, FakeBroker
 
 
 @pytest.fixture

@@ -38,7 +38,7 @@ from rmq.wire.protocol.ops import core as ops
 from rmq.wire.protocol.ops.core import Op
 from rmq.wire.stores import StoreIds
 
-from rigs.threaded_broker import STORE_ID, FakeBroker
+from rigs.faulty_broker import STORE_ID, FakeBroker
 
 MANNER = Manner(("body",))
 

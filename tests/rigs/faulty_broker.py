@@ -1,5 +1,5 @@
 """
-A broker in a thread that does what it is told, faults included: for what a real one cannot be made to do.
+A fake broker in a thread, with faults that a test puts in: for what a real one cannot be made to do.
 
 It speaks the real wire format over loopback, so that Spark's worker processes can read from it too.
 """
@@ -61,7 +61,7 @@ class FakeBroker:
 
     @property
     def address(self) -> str:
-        """Where it listens."""
+        """The address where it listens."""
         return f"127.0.0.1:{self._server.server_address[1]}"
 
     def __enter__(self) -> FakeBroker:
@@ -101,17 +101,17 @@ class FakeBroker:
             self._changed.notify_all()
 
     def wait_for_connections(self, count: int) -> bool:
-        """Whether there are, within some seconds, exactly so many connections."""
+        """Return whether there are, within some seconds, exactly so many connections."""
         with self._changed:
             return self._changed.wait_for(lambda: self._connections == count, 10)
 
     def wait_for_requests(self, op: Op, count: int) -> bool:
-        """Whether there were, within some seconds, so many requests of a kind."""
+        """Return whether there were, within some seconds, so many requests of a kind."""
         with self._changed:
             return self._changed.wait_for(lambda: sum(asked is op for asked, _ in self.requests) >= count, 10)
 
     def serve(self, op: Op, payload: Any) -> Any:
-        """The answer to a request."""
+        """Return the answer to a request."""
         with self._lock:
             self.requests.append((op, payload))
             answer = _ANSWERS[op](self, payload)
@@ -139,7 +139,7 @@ class FakeBroker:
         return Handler
 
     def frame(self, request_id: int, op: Op, payload: Any) -> bytes:
-        """The frame that answers a request."""
+        """Return the frame that answers a request."""
         try:
             return frames.pack(frames.REPLY, request_id, OK, self.serve(op, payload))
         except WireError as error:
