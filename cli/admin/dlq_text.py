@@ -89,8 +89,8 @@ def letter_cells(letter: StoredMessage, state: str) -> list[object]:
     origin = f"{shown['origin_topic']}/{shown['origin_queue_id']} @{shown['origin_offset']}"
     body = letter.body.decode(errors="backslashreplace")
     return [
-        letter.queue_offset, state, _time(letter.stored_at), origin, shown["attempts"], " ".join(letter.index_keys) or None,
-        cut(shown["reason"] or "", SHOWN) or None, cut(body, SHOWN),
+        letter.queue_offset, state, _time(letter.stored_at), origin, shown["attempts"],
+        " ".join(letter.index_keys) or None, cut(shown["reason"] or "", SHOWN) or None, cut(body, SHOWN),
     ]  # fmt: skip
 
 

@@ -51,7 +51,7 @@ class FixedPeer:
             raise BenchError(self.breaks)
         return self.rate
 
-    def native_produce(self, load: Load) -> float | None:
+    def native_produce(self, load: Load) -> float:
         return self.native
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from rmq.broker.app import Broker
-from rmq.broker.state.leases import LockTable
+from rmq.broker.state.leases import LeaseTable
 from rmq.consumer.group.assignment import Assignment
 from rmq.consumer.group.handover import Workers
 from rmq.consumer.member import ConsumerRuntime
@@ -14,7 +14,7 @@ from rmq.wire.model import MessageQueue
 from simulation.world import Build
 
 
-class NoFencing(LockTable):
+class NoFencing(LeaseTable):
     """Believes every session that says that a queue is its own."""
 
     def check(self, group: str, queue: MessageQueue, session: bytes, epoch: int | None, *, now: float) -> None:
