@@ -34,7 +34,7 @@ class InputLine(NamedTuple):
 
     number: int
     body: bytes
-    key: str | int | None
+    key: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,17 +65,17 @@ class Shape:
         )
 
     def lines(self, bodies: Sequence[bytes], first: int) -> tuple[list[InputLine], Failure | None]:
-        """The lines with their sharding keys, up to the first that cannot be sent, and what is wrong with that."""
+        """The lines with their keys, up to the first that cannot be sent, and what is wrong with that."""
         lines: list[InputLine] = []
         for number, body in enumerate(bodies, first):
             try:
-                lines.append(InputLine(number, body, self._sharding_key(body)))
+                lines.append(InputLine(number, body, self._key_of(body)))
             except ValueError as error:
                 text = f"line {number}: {error}; it and what follows was not sent"
                 return lines, Failure(text, exit_codes.DATA_ERROR)
         return lines, None
 
-    def _sharding_key(self, body: bytes) -> str | int | None:
+    def _key_of(self, body: bytes) -> str | None:
         if len(body) > MAX_BODY:
             raise ValueError(f"more than the {MAX_BODY} bytes that a message may have")
         if self.key_field is None:
@@ -91,7 +91,9 @@ class Shape:
         key = fields[self.key_field]
         if type(key) is not str and type(key) is not int:
             raise ValueError(f"the field {self.key_field!r} must be a text or a whole number")
-        return key
+        if key == "":
+            raise ValueError(f"the field {self.key_field!r} is empty")
+        return str(key)
 
 
 @click.command(
@@ -107,8 +109,8 @@ class Shape:
     """,
 )
 @click.option("--topic", metavar="TOPIC", help="Topic to send to; created with 4 queues if it does not exist.")
-@click.option("--key", metavar="KEY", help="Sharding key of every message: equal keys stay in order.")
-@click.option("--key-field", metavar="FIELD", help="Lines are JSON objects; this field is the sharding key.")
+@click.option("--key", metavar="KEY", help="Key of every message: equal keys stay in order.")
+@click.option("--key-field", metavar="FIELD", help="Lines are JSON objects; this field is the key.")
 @click.option("--tag", metavar="TAG", help="Tag of every message, for consumers that filter.")
 @click.option(
     "--index-key",
@@ -288,9 +290,9 @@ class Sends:
         messages = [self._shape.message(line.body) for line in lines]
         try:
             if self._shape.key_field is None:
-                return await self._producer.send_many(messages, sharding_key=self._shape.key)
+                return await self._producer.send_many(messages, key=self._shape.key)
             keyed = zip(messages, lines, strict=True)
-            return await asyncio.gather(*(self._producer.send(m, sharding_key=line.key) for m, line in keyed))
+            return await asyncio.gather(*(self._producer.send(m, key=line.key) for m, line in keyed))
         except Refused as error:
             first, last = lines[0].number, lines[-1].number
             where = f"line {first}" if first == last else f"lines {first} to {last}"

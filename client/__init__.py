@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from .explain.wording import Reason, Urgency
     from .producer.producer import Producer
     from .producer.receipts import Receipt, SendStatus
+    from .producer.routing import by_int
     from .scan.bounds import starting_offsets
 else:
     # Names that need an event loop are imported when they are first used: the workers of Spark never do.
@@ -69,13 +70,14 @@ else:
             "Tail": ".admin.tail",
             "Urgency": ".explain.wording",
             "DeferredBatches": ".admin.deferrals",
+            "by_int": ".producer.routing",
             "starting_offsets": ".scan.bounds",
         },
     )
 
 __all__ = [  # noqa: RUF022 (grouped by what they are for)
     # sending
-    "Message", "MessageQueue", "Producer", "Receipt", "SendStatus",
+    "Message", "MessageQueue", "Producer", "Receipt", "SendStatus", "by_int",
     # asking
     "Admin", "Connection", "FoundMessages", "GroupDescription", "GroupRow", "Head", "MemberReport", "Tail",
     "TopicDescription", "DeferredBatches", "starting_offsets",

@@ -7,7 +7,7 @@ The blocking producer, for programs without asyncio: the same names, arguments, 
     from rmq.client.sync import Producer
 
     with Producer("127.0.0.1:10911") as producer:
-        receipt = producer.send(Message("orders", b"paid"), sharding_key="o-17")
+        receipt = producer.send(Message("orders", b"paid"), key="o-17")
 
 Threads may share one: the calls of each thread keep their order, and messages sent at the same time share batches.
 """
@@ -21,7 +21,6 @@ from typing import Any, ParamSpec, Self, TypeVar
 
 from rmq.runtime import clock
 from rmq.runtime.loop_thread import LoopEnded, LoopThread
-from rmq.wire.batch.hashing import ShardingKey
 from rmq.wire.errors import ConfigError, ConnectionLost, WireError
 from rmq.wire.model import Message
 
@@ -149,7 +148,7 @@ class Producer:
         self,
         message: Message,
         *,
-        sharding_key: ShardingKey | None = None,
+        key: str | None = None,
         queue_id: int | None = None,
         selector: Selector | None = None,
         arg: Any = None,
@@ -157,40 +156,44 @@ class Producer:
         """
         Send one message and wait until it is stored.
 
+        Equal keys go to one queue: ``key``, or else that of the message. ``queue_id`` and ``selector`` choose the queue
+        in another way; the message keeps its key. With neither of them and no key, queues take turns.
+
         Raises:
+            ConfigError: ``key`` is not the key that the message has.
             RequestTimeout: not stored within ``delivery_timeout_s``.
             OutcomeUnknown: sent, and no answer within ``delivery_timeout_s``.
             ProducerFenced: a producer with this id and a higher epoch has replaced this one.
             Refused: not stored; the class says why. A temporary reason, such as DiskFull, is raised only if it lasts
                 for ``delivery_timeout_s``.
         """
-        return self._call(
-            self._producer.send, message, sharding_key=sharding_key, queue_id=queue_id, selector=selector, arg=arg
-        )
+        return self._call(self._producer.send, message, key=key, queue_id=queue_id, selector=selector, arg=arg)
 
     def send_many(
         self,
         messages: Iterable[Message],
         *,
-        sharding_key: ShardingKey | None = None,
+        key: str | None = None,
         queue_id: int | None = None,
         selector: Selector | None = None,
         arg: Any = None,
     ) -> Sequence[Receipt]:
         """
-        Send messages of one topic to one queue, in order, in as few batches as possible.
+        Send messages of one topic, in order, in as few batches as they fit into.
 
-        Errors as with :meth:`send`; after one the first part of the messages may be stored, never a later one without
-        those before it, unless the broker refused those.
+        All go to one queue, unless they have different keys: then each goes to the queue of its key, and each queue
+        gets its messages in order. Errors as with :meth:`send`; after one the first part of the messages of a queue may
+        be stored, never a later one without those before it, unless the broker refused those.
 
         Raises:
             ValueError: the messages have different topics.
+            ConfigError: ``key`` is not the key that one of the messages has.
         """
         everything = tuple(messages)  # here: what makes them may take its time
         return self._call(
             self._producer.send_many,
             everything,
-            sharding_key=sharding_key,
+            key=key,
             queue_id=queue_id,
             selector=selector,
             arg=arg,
@@ -201,7 +204,7 @@ class Producer:
         topic: str,
         bodies: Iterable[bytes],
         *,
-        sharding_key: ShardingKey | None = None,
+        key: str | None = None,
         queue_id: int | None = None,
         delay_level: int = 0,
         delay_s: float | None = None,
@@ -217,7 +220,7 @@ class Producer:
             self._producer.send_bodies,
             topic,
             everything,
-            sharding_key=sharding_key,
+            key=key,
             queue_id=queue_id,
             delay_level=delay_level,
             delay_s=delay_s,
@@ -228,7 +231,7 @@ class Producer:
         self,
         message: Message,
         *,
-        sharding_key: ShardingKey | None = None,
+        key: str | None = None,
         queue_id: int | None = None,
         selector: Selector | None = None,
         arg: Any = None,
@@ -243,9 +246,7 @@ class Producer:
         """
 
         async def accept() -> None:
-            self._producer.send_nowait(
-                message, sharding_key=sharding_key, queue_id=queue_id, selector=selector, arg=arg
-            )
+            self._producer.send_nowait(message, key=key, queue_id=queue_id, selector=selector, arg=arg)
 
         self._call(accept)
 

@@ -86,7 +86,7 @@ async def tell(broker: str) -> None:
     run = secrets.token_hex(8)
     async with Producer(broker, delivery_timeout_s=5) as producer:
         for amount in INVOICES:
-            await producer.send(Message(TOPIC, f"{run} {amount}".encode()), sharding_key="customer-7")
+            await producer.send(Message(TOPIC, f"{run} {amount}".encode()), key="customer-7")
 
     first = Bookkeeping(run, strict)
     await consume(broker, first, lambda: len(first.booked) == 3)

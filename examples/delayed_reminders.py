@@ -60,7 +60,7 @@ async def schedule(broker: str, run: str) -> None:
         for order, seconds in AFTER_S.items():
             due = now + timedelta(seconds=seconds)
             body = f"{run} {order} {due.isoformat()}".encode()
-            await producer.send(Message(TOPIC, body, index_keys=(order,), deliver_at=due), sharding_key=CUSTOMER)
+            await producer.send(Message(TOPIC, body, index_keys=(order,), deliver_at=due), key=CUSTOMER)
             print(f"{order}: scheduled in {seconds} s")
         waiting = await admin.list_deferred(TOPIC)
         print(f"waiting in the broker: {waiting.total_messages}")

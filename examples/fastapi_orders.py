@@ -88,7 +88,7 @@ app = FastAPI(title="orders", lifespan=lifespan)
 async def post_order(event: Event, request: Request) -> dict[str, Any]:
     """Send an event; all events of an order are processed one after the other."""
     message = Message(TOPIC, event.model_dump_json().encode(), tag=event.step, index_keys=(event.order,))
-    receipt = await request.app.state.producer.send(message, sharding_key=event.order)
+    receipt = await request.app.state.producer.send(message, key=event.order)
     return {
         "message_id": receipt.message_id,
         "queue_id": receipt.queue_id,

@@ -38,7 +38,7 @@ def test_an_event_is_accepted_with_its_receipt(client: TestClient, rmq_broker: B
         "queue_offset": 0,
         "durable": True,
     }
-    assert stored.ordering_key == "o-17"
+    assert stored.key == "o-17"
 
 
 def test_the_steps_of_an_order_are_seen_in_order(client: TestClient) -> None:

@@ -126,7 +126,7 @@ async def book(broker: str, path: str) -> dict[str, int]:
     async with Producer(broker) as producer:
         for number in range(10):
             account = f"account-{number % 2}"
-            await producer.send(Message(TOPIC, f"{account} {number}".encode()), sharding_key=account)
+            await producer.send(Message(TOPIC, f"{account} {number}".encode()), key=account)
     booking = Booking(ledger, wanted=10)
     async with (
         Consumer(broker, group=GROUP, listener=booking, topics={TOPIC: "*"}, batch=4),

@@ -4,7 +4,7 @@ A service of two workers that takes orders through their steps: each order's eve
     python examples/order_processing.py                                # with a broker of its own, in memory
     RMQ_BROKER=127.0.0.1:10911 python examples/order_processing.py     # with one that runs
 
-The order is the sharding key, so its events are in one queue, and a queue belongs to one worker at a time. The payment
+The order is the key, so its events are in one queue, and a queue belongs to one worker at a time. The payment
 of ``o-2`` fails twice: it is tried again in place, the later events of ``o-2`` wait for it, and other queues go on.
 """
 
@@ -85,7 +85,7 @@ async def place(broker: str, run: str) -> None:
         for step in STEPS:
             for order in ORDERS:
                 body = json.dumps({"order": order, "step": step, "run": run}).encode()
-                await producer.send(Message(TOPIC, body, tag=step, index_keys=(order,)), sharding_key=order)
+                await producer.send(Message(TOPIC, body, tag=step, index_keys=(order,)), key=order)
 
 
 async def process(broker: str) -> None:

@@ -20,12 +20,12 @@ ORDERS = ("o-1", "o-2", "o-3")
 
 
 async def produce() -> None:
-    """One message a step; the sharding key brings all steps of an order into one queue."""
+    """One message a step; the key brings all steps of an order into one queue."""
     async with Producer(BROKER, delivery_timeout_s=5) as producer:
         for step in STEPS:
             for order in ORDERS:
                 message = Message(TOPIC, f"{order} {step}".encode(), tag=step, index_keys=(order,))
-                receipt = await producer.send(message, sharding_key=order)
+                receipt = await producer.send(message, key=order)
                 print(f"sent      {order} {step:8} queue {receipt.queue_id} offset {receipt.queue_offset}")
 
 

@@ -4,7 +4,7 @@ A hundred messages of ten orders under five tags; a consumer that wants three of
     python examples/seed_orders.py                              # with a broker of its own, in memory
     python examples/seed_orders.py --broker 127.0.0.1:10911     # with one that runs, as RMQ_BROKER=... does
 
-The number of the order is the sharding key: all messages of an order are in one queue, in the order they were sent.
+The number of the order is the key: all messages of an order are in one queue, in the order they were sent.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import secrets
 import sys
 from collections import defaultdict
 
-from rmq.client import Message, Producer, RmqError
+from rmq.client import Message, Producer, RmqError, by_int
 from rmq.consumer import ConsumeContext, Consumer, ConsumeStatus, StoredMessage
 from rmq.testing.broker import InMemoryBroker
 
@@ -33,9 +33,10 @@ async def produce(broker: str, run: str) -> None:
     async with Producer(broker, delivery_timeout_s=5) as producer:
         for i in range(COUNT):
             message = Message(
-                TOPIC, f"message {i}".encode(), tag=TAGS[i % 5], index_keys=(f"KEY{i}",), properties={"run": run}
-            )
-            await producer.send(message, sharding_key=i % ORDERS)
+                TOPIC, f"message {i}".encode(), key=str(i % ORDERS), tag=TAGS[i % 5], index_keys=(f"KEY{i}",),
+                properties={"run": run},
+            )  # fmt: skip
+            await producer.send(message, selector=by_int)  # as a Java producer does with an order id that is an Integer
 
 
 async def consume(broker: str, run: str) -> dict[int, list[int]]:
@@ -48,7 +49,7 @@ async def consume(broker: str, run: str) -> dict[int, list[int]]:
             if message.properties["run"] != run:
                 continue  # left over from a run that was interrupted
             number = int(message.index_keys[0].removeprefix("KEY"))
-            order = int(message.ordering_key or -1)
+            order = int(message.key or -1)
             (index_key,) = message.index_keys
             print(f"order {order}: {message.body.decode()}, {message.tag}, {index_key}, queue {message.queue_id}")
             seen[order].append(number)

@@ -42,7 +42,7 @@ async def send_from_many_tasks(producer: Producer, topic: str) -> None:
 
     async def prepare_and_send(step: int) -> None:
         await asyncio.sleep((STEPS - step) * 0.01)
-        await producer.send(step_of(topic, step), sharding_key=ORDER)
+        await producer.send(step_of(topic, step), key=ORDER)
 
     await asyncio.gather(*(prepare_and_send(step) for step in range(STEPS)))
 
@@ -56,7 +56,7 @@ async def send_in_one_line(producer: Producer, topic: str) -> None:
 
     prepared = [asyncio.create_task(prepare(step)) for step in range(STEPS)]
     for message in prepared:
-        await producer.send(await message, sharding_key=ORDER)
+        await producer.send(await message, key=ORDER)
 
 
 async def concurrent_producers(broker: str) -> tuple[Seen, Seen]:
@@ -77,9 +77,9 @@ async def send_round_robin(producer: Producer, topic: str) -> None:
 
 
 async def send_with_key(producer: Producer, topic: str) -> None:
-    """The right use: the order is the sharding key, so all its messages are in one queue."""
+    """The right use: the order is the key, so all its messages are in one queue."""
     for step in range(STEPS):
-        await producer.send(step_of(topic, step), sharding_key=ORDER)
+        await producer.send(step_of(topic, step), key=ORDER)
 
 
 async def round_robin(broker: str) -> tuple[Seen, Seen]:
@@ -231,7 +231,7 @@ async def pulled(broker: str, topic: str, offset: int) -> Seen:
 
 DEMONSTRATIONS = (
     ("one order sent by several tasks", "one line for each key", concurrent_producers),
-    ("one order in several queues, by round robin", "the order as the sharding key", round_robin),
+    ("one order in several queues, by round robin", "the order as the key", round_robin),
     ("a queue that changes hands without a lock", "an ordered group", rebalance),
 )
 

@@ -40,13 +40,16 @@ class ConsumeStatus(Enum):
     RETRY = "retry"
 
 
-TAG, INDEX_KEYS, PROPERTIES, DELAY = 1, 2, 4, 8  # what a message has besides a body
+TAG, INDEX_KEYS, PROPERTIES, DELAY, KEY = 1, 2, 4, 8, 16  # what a message has besides a body
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class Message:
     """
-    A message to send. ``index_keys`` may hold no white space; names and values of ``properties`` are text.
+    A message to send. Messages with the same ``key`` go to one queue, in the order they are sent.
+
+    ``index_keys`` are for searching, without effect on the order, and hold no white space; names and values of
+    ``properties`` are text.
 
     It waits in the broker if one of three is given: ``delay_level`` (1 is the first of the broker's levels: 1s 5s 10s
     30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h, unless it is set otherwise), ``delay_s`` (seconds from the call
@@ -57,6 +60,7 @@ class Message:
     topic: str
     body: bytes
     _: KW_ONLY
+    key: str | None = None
     tag: str | None = None
     index_keys: tuple[str, ...] = ()
     properties: Mapping[str, str] = field(default_factory=dict)
@@ -66,13 +70,14 @@ class Message:
     delay: Delay | None = field(default=None, init=False, repr=False, compare=False)  # what the three come to
     extras: int = field(
         default=0, init=False, repr=False, compare=False
-    )  # what it has: TAG | INDEX_KEYS | PROPERTIES | DELAY
+    )  # what it has: TAG | INDEX_KEYS | PROPERTIES | DELAY | KEY
 
     def __new__(
         cls,
         topic: str,
         body: bytes,
         *,
+        key: str | None = None,
         tag: str | None = None,
         index_keys: tuple[str, ...] = (),
         properties: Mapping[str, str] | None = None,
@@ -85,6 +90,7 @@ class Message:
         draft: Any = _new(_Draft)
         draft.topic = topic
         draft.body = body
+        draft.key = key
         draft.tag = tag
         draft.index_keys = index_keys
         draft.properties = {} if properties is None else properties
@@ -95,6 +101,9 @@ class Message:
         draft.extras = 0
         if not isinstance(body, bytes):
             raise TypeError(f"body must be bytes, not {type(body).__name__}")
+        if key is not None:
+            draft.extras = KEY
+            check_key(key)
         if tag is not None or index_keys or properties:
             _check_rich(draft)
         if delay_level != 0 or delay_s is not None or deliver_at is not None:
@@ -129,7 +138,7 @@ if native is not None:  # most have nothing but a body; this class makes the oth
 
 def gather(messages: tuple[Message, ...]) -> tuple[list[bytes], int]:
     """
-    The bodies of messages, one at least, and what any of them has besides: TAG | INDEX_KEYS | PROPERTIES | DELAY.
+    The bodies of messages, one at least, and what any of them has besides: TAG | INDEX_KEYS | PROPERTIES | DELAY | KEY.
 
     Raises:
         ValueError: they have different topics.
@@ -155,8 +164,22 @@ def column(messages: Sequence[Message], name: str) -> list[Any]:
     return list(map(attrgetter(name), messages)) if found is None else found
 
 
+def check_key(key: str) -> None:
+    """
+    Refuse a key that orders no messages.
+
+    Raises:
+        TypeError: it is not a text.
+        ValueError: it is empty, which is how a batch stores that there is none.
+    """
+    if not isinstance(key, str):
+        raise TypeError(f"the key must be a str, got {key!r}: write str(key), or selector=by_int for a Java Integer")
+    if not key:
+        raise ValueError("the key is empty: give a text, or leave it out")
+
+
 def _check_rich(draft: Any) -> None:
-    draft.extras = bool(draft.tag) * TAG | bool(draft.index_keys) * INDEX_KEYS | bool(draft.properties) * PROPERTIES
+    draft.extras |= bool(draft.tag) * TAG | bool(draft.index_keys) * INDEX_KEYS | bool(draft.properties) * PROPERTIES
     if isinstance(draft.index_keys, str):
         raise TypeError(f"index_keys must be a tuple of texts: ({draft.index_keys!r},)")
     for key in draft.index_keys:
@@ -267,9 +290,9 @@ class StoredMessage:
         return self._origin.columns.properties_of(self._index)
 
     @property
-    def ordering_key(self) -> str | None:
-        """The sharding key it was sent with."""
-        return self._origin.columns.ordering_key(self._index)
+    def key(self) -> str | None:
+        """The key that orders it, None without one: sent again with this key, it goes to the same queue."""
+        return self._origin.columns.key(self._index)
 
     @property
     def born_at(self) -> datetime:

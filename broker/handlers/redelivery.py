@@ -6,7 +6,7 @@ appends the copies, what is remembered of them, and the progress of the group in
 nothing is. One request is worked off at a time, so that memory is bounded and no message is copied twice. Groups take
 turns, and a large request is done in portions, of which only the last stores the progress.
 
-A copy keeps tag, keys, ordering key, body, properties and the time of birth. Properties of ours say where the message
+A copy keeps key, tag, index keys, body, properties and the time of birth. Properties of ours say where the message
 came from at first, through however many copies. What does not fit in addition is left out, and the copy says so.
 """
 
@@ -478,7 +478,7 @@ def _copy(
     message = found.message
     rows = Rows(
         [message.body], found.source.columns.born_at_of(found.place), tags=[message.tag],
-        index_keys=[message.index_keys], ordering_keys=[message.ordering_key], properties=[properties],
+        index_keys=[message.index_keys], keys=[message.key], properties=[properties],
         attempts=[min(attempts, MAX_COPY_ATTEMPTS)] if attempts else None,
     )  # fmt: skip
     data = _encode_what_fits(rows, to, said, len(properties) - len(said), level)
@@ -498,9 +498,9 @@ def _encode_what_fits(rows: Rows, to: MessageQueue, said: Mapping[str, str], mor
             elif rows.index_keys is not None and rows.index_keys[0]:
                 left_out.append(f"{len(rows.index_keys[0])} index keys")
                 rows = rows._replace(index_keys=None)
-            elif rows.ordering_keys is not None and rows.ordering_keys[0]:
-                left_out.append("the ordering key")
-                rows = rows._replace(ordering_keys=None)
+            elif rows.keys is not None and rows.keys[0]:
+                left_out.append("the key")
+                rows = rows._replace(keys=None)
             else:
                 raise
             kept = {**said, LEFT_OUT: f"{', '.join(left_out)}: the copy would be too large"}

@@ -209,10 +209,8 @@ def tail_line(message: StoredMessage, *, ids: bool = False, body: int = 0) -> st
     parts += [message.message_id] if ids else []
     parts += [f"{message.topic}/{message.queue_id}", f"@{message.queue_offset}"]
     parts += [f"tag={message.tag}"] if message.tag else []
-    if message.index_keys:
-        parts.append(f"key={','.join(message.index_keys)}")
-    elif message.ordering_key:  # by which messages cannot be found
-        parts.append(f"sharding_key={message.ordering_key}")
+    parts += [f"key={message.key}"] if message.key else []
+    parts += [f"index_keys={','.join(message.index_keys)}"] if message.index_keys else []
     text = (message.body if not body else message.body[: 4 * body + 4]).decode(errors="backslashreplace")
     if body and len(text) > body:
         text = f"{text[:body]}... ({len(message.body)} bytes)"

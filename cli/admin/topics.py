@@ -59,7 +59,7 @@ def create(name: str, queues: int, broker: str, as_json: bool) -> None:
     """
     Create the topic NAME.
 
-    Making it again with as many queues is no error. A topic cannot get fewer queues later, and messages with a sharding
+    Making it again with as many queues is no error. A topic cannot get fewer queues later, and messages with a
     key stay in those that it began with: choose as many as members of a group shall ever work at once. Producers make a
     topic by themselves, with the broker's default_queues, unless auto_create_topics is off.
     """
@@ -190,7 +190,7 @@ def grow(name: str, queues: int, broker: str, as_json: bool) -> None:
     """
     Give TOPIC more queues.
 
-    Messages with a sharding key stay in the queues they have always gone to, so that their order is kept; only
+    Messages with a key stay in the queues they have always gone to, so that their order is kept; only
     messages without one go to the new queues too. Consumers are told at once, producers ask every 30 s.
     """
     info = ask(broker, lambda admin: admin.grow_topic(name, queues))

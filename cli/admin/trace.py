@@ -113,7 +113,7 @@ def card_fields(told: Trace, now: datetime) -> dict[str, str]:
     """What there is to say of the message itself."""
     message = told.message
     fields = {"stored": f"{_where(message)}, {_time(message.stored_at)}, {len(message.body)} bytes"}
-    optional = {"tag": message.tag, "index keys": " ".join(message.index_keys), "ordering key": message.ordering_key}
+    optional = {"tag": message.tag, "index keys": " ".join(message.index_keys), "key": message.key}
     fields |= {name: text for name, text in optional.items() if text}
     if told.is_copy:
         fields["copy of"] = f"{told.origin.queue} @{told.origin.queue_offset}, id {told.origin.message_id}"

@@ -57,7 +57,7 @@ def message_object(message: StoredMessage, epoch: int) -> dict[str, Any]:
         "index_keys": list(message.index_keys),
         **_body(message.body),
         "properties": message.properties,
-        "ordering_key": message.ordering_key,
+        "key": message.key,
         "attempt": message.attempt,
         "epoch": epoch_text(epoch),
         "born_at": message.born_at,
@@ -81,15 +81,15 @@ def lag_remarks(found: FoundMessages) -> list[str]:
 
 
 def no_such_key(key: str) -> str:
-    """That nothing was found by a key: mostly it is the other kind of key that somebody has at hand."""
-    return printable(f"no message that is stored has the key {key!r} (its sharding key alone does not find a message)")
+    """Return the remark that nothing was found by a key."""
+    return printable(f"no stored message has the index key {key!r}")
 
 
 def message_line(message: StoredMessage) -> str:
     """A message as one line for people: ``orders/2 @17 key=o-17 tag=paid attempt=1  body``."""
     parts = [f"{message.topic}/{message.queue_id}", f"@{message.queue_offset}"]
-    key = message.ordering_key or ",".join(message.index_keys)
-    parts += [f"key={key}"] if key else []
+    parts += [f"key={message.key}"] if message.key else []
+    parts += [f"index_keys={','.join(message.index_keys)}"] if message.index_keys else []
     parts += [f"tag={message.tag}"] if message.tag else []
     parts += [f"{name}={value}" for name, value in message.properties.items()]
     return printable(f"{' '.join(parts)} attempt={message.attempt}  {message.body.decode(errors='backslashreplace')}")

@@ -82,7 +82,7 @@ class Admin:
         """
         Give a topic more queues; returns when that is durable.
 
-        ``shards`` stays, so that no sharding key moves: only messages without one go to the new queues. As many queues
+        ``shards`` stays, so that no key moves: only messages without one go to the new queues. As many queues
         as there are is no error; fewer are BadRequest. Raises TopicNotFound if there is none of that name.
         """
         return decode(TopicInfo, await self._change(Op.GROW_TOPIC, GrowTopic(topic, queues)))

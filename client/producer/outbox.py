@@ -21,7 +21,7 @@ from rmq.wire.batch.batch import OLDEST, ProducerMark, Rows, encode_single
 from rmq.wire.batch.compression import Codec
 from rmq.wire.batch.layout import MAX_BODY, MAX_COUNT, Buffer
 from rmq.wire.batch.texts import pack_bodies, put_together
-from rmq.wire.model import DELAY, INDEX_KEYS, PROPERTIES, TAG, column
+from rmq.wire.model import INDEX_KEYS, KEY, PROPERTIES, TAG, column
 
 from .pending import Cut, PendingMessage, PendingSend
 
@@ -186,16 +186,16 @@ def _rows(runs: list[_Run]) -> Rows:
         born_at: int | bytes = first.born_at
     else:
         born_at = b"".join([_TIME.pack(pending.born_at) * count for pending, count, _ in runs])
-    ordering = None
-    if any(pending.ordering_key for pending, _, _ in runs):
-        ordering = list(chain.from_iterable([[pending.ordering_key] * count for pending, count, _ in runs]))
     extras = 0
     for pending, _, _ in runs:
         extras |= pending.extras
+    keys: list[str | None] | None = None
+    if extras & KEY or any(pending.key for pending, _, _ in runs):
+        keys = list(chain.from_iterable([_keys(pending, count) for pending, count, _ in runs]))
     tags: list[str | None] = []
     index_keys: list[Sequence[str]] = []
     properties: list[Mapping[str, str]] = []
-    if extras & ~DELAY:
+    if extras & (TAG | INDEX_KEYS | PROPERTIES):
         for pending, count, _ in runs:
             messages = pending.messages_ahead(count)
             if extras & TAG:
@@ -209,9 +209,16 @@ def _rows(runs: list[_Run]) -> Rows:
         born_at,
         tags if any(tags) else None,
         index_keys if any(index_keys) else None,
-        ordering,
+        keys,
         properties if any(properties) else None,
     )
+
+
+def _keys(pending: PendingSend, count: int) -> list[str | None]:
+    """Return the keys of the next messages of a pending: the one that the caller gave, or those of the messages."""
+    if pending.key is None and pending.extras & KEY:
+        return column(pending.messages_ahead(count), "key")
+    return [pending.key] * count
 
 
 _TIME: Final = struct.Struct("<q")

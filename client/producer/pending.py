@@ -31,9 +31,29 @@ class PendingSend:
     """The messages of one call to one queue, and their outcome so far."""
 
     __slots__ = (
-        "_at", "_bodies", "_cut", "_delay", "_delays", "_parts", "_unanswered", "born_at", "choice", "count",
-        "deadline", "extras", "future", "messages", "number", "on_settled", "ordering_key", "queue_id", "settled",
-        "shown_topic", "size", "topic", "trouble",
+        "_at",
+        "_bodies",
+        "_cut",
+        "_delay",
+        "_delays",
+        "_parts",
+        "_unanswered",
+        "born_at",
+        "choice",
+        "count",
+        "deadline",
+        "extras",
+        "future",
+        "key",
+        "messages",
+        "number",
+        "on_settled",
+        "queue_id",
+        "settled",
+        "shown_topic",
+        "size",
+        "topic",
+        "trouble",
     )  # fmt: skip
 
     def __init__(
@@ -43,7 +63,7 @@ class PendingSend:
         messages: Sequence[Message] | None,
         *,
         choice: Choice,
-        ordering_key: str | None,
+        key: str | None,
         born_at: int,
         shown_topic: str | None = None,
         delay: Delay | None = None,
@@ -54,7 +74,7 @@ class PendingSend:
         self.shown_topic = topic if shown_topic is None else shown_topic  # as the caller named it
         self.messages = messages
         self.choice = choice
-        self.ordering_key = ordering_key
+        self.key = key
         self.born_at = born_at
         self.deadline = 0.0  # written by the deadlines
         self.future: asyncio.Future[Any] | None = None  # of a caller who waits, for the receipts
@@ -224,14 +244,14 @@ class PendingMessage(PendingSend):
     _delays = None
 
     def __init__(  # called for every message: keywords would cost more than they say
-        self, topic: str, message: Message, choice: Choice, ordering_key: str | None, born_at: int
+        self, topic: str, message: Message, choice: Choice, key: str | None, born_at: int
     ) -> None:
         self.topic = topic
         self.shown_topic = message.topic
         self.body = message.body
         self.messages = (message,)
         self.choice = choice
-        self.ordering_key = ordering_key
+        self.key = key
         self.born_at = born_at
         self.deadline = 0.0
         self.future = None
@@ -245,7 +265,7 @@ class PendingMessage(PendingSend):
         self._unanswered = 0
         self._delay = message.delay
         self.extras = extras = message.extras
-        self.is_plain = not extras and ordering_key is None  # nothing but a body: neither a delay nor a sharding key
+        self.is_plain = not extras and key is None  # nothing but a body: neither a delay nor a key
 
     @property
     def pending(self) -> PendingMessage:

@@ -20,7 +20,6 @@ from rmq.engine.native.connection import Connection
 from rmq.runtime import clock
 from rmq.runtime.logging import get_logger
 from rmq.wire.batch.compression import CODECS, Codec
-from rmq.wire.batch.hashing import ShardingKey
 from rmq.wire.batch.layout import MAX_BODY
 from rmq.wire.batch.texts import Bodies, pack_bodies
 from rmq.wire.deferral import Delay, delay_of
@@ -34,13 +33,13 @@ from rmq.wire.errors import (
     UnsupportedFormat,
     WireError,
 )
-from rmq.wire.model import Message, gather
+from rmq.wire.model import KEY, Message, gather
 from rmq.wire.names import check_namespace, wrap
 from rmq.wire.protocol.hello import HelloReply
 
 from .pending import Deadlines, PendingMessage, PendingSend
 from .receipts import Receipt, Receipts
-from .routing import ROUND_ROBIN, Choice, Router, Selector, choice
+from .routing import Choice, Router, Selector, choice, keyed, runs_of
 from .sender import Sender
 
 log = get_logger("rmq.client")
@@ -202,7 +201,7 @@ class Producer:
         self,
         message: Message,
         *,
-        sharding_key: ShardingKey | None = None,
+        key: str | None = None,
         queue_id: int | None = None,
         selector: Selector | None = None,
         arg: Any = None,
@@ -210,10 +209,14 @@ class Producer:
         """
         Send one message and wait until it is stored; messages of one loop turn and queue share a batch.
 
-        Cancelling takes the message back if it was not sent yet; otherwise it may be stored. The order of other
-        messages does not change.
+        Equal keys go to one queue: ``key``, or else that of the message. ``queue_id`` and ``selector`` choose the queue
+        in another way; the message keeps its key. With neither of them and no key, queues take turns.
+
+        Cancelling takes the message back if it was not handed to the network yet; else it may be stored. The order of
+        other messages is not touched.
 
         Raises:
+            ConfigError: ``key`` is not the key that the message has.
             RequestTimeout: not stored within ``delivery_timeout_s``.
             OutcomeUnknown: sent, and no answer within ``delivery_timeout_s``.
             ProducerFenced: a producer with this id and a higher epoch has replaced this one.
@@ -221,7 +224,7 @@ class Producer:
                 DiskFull, is raised only if it lasts for ``delivery_timeout_s``.
         """
         # Not by _deliver and _accept, which do the same: a coroutine and a call more for every message.
-        pending = self._single(message, choice(sharding_key, queue_id, selector, arg))
+        pending = self._single(message, choice(key, queue_id, selector, arg))
         pending.future = future = self._loop.create_future()
         self._router.deliver(pending)
         self._deadlines.add(pending)
@@ -236,25 +239,33 @@ class Producer:
         self,
         messages: Iterable[Message],
         *,
-        sharding_key: ShardingKey | None = None,
+        key: str | None = None,
         queue_id: int | None = None,
         selector: Selector | None = None,
         arg: Any = None,
     ) -> Sequence[Receipt]:
         """
-        Send messages of one topic to one queue, in order, in as few batches as possible.
+        Send messages of one topic, in order, in as few batches as they fit into.
 
-        Receipts are created on access. Cancelling and errors work as in :meth:`send`; after either, the first part of
-        the messages may be stored, never a later one without those before it, unless the broker refused those.
+        All go to one queue, unless they have different keys: then each goes to the queue of its key, and each queue
+        gets its messages in order. Cancelling and errors as with :meth:`send`; after either the first part of the
+        messages of a queue may be stored, never a later one without those before it, unless the broker refused those.
+        Of several errors the first is raised, once the outcome of all messages is known.
 
         Raises:
             ValueError: the messages have different topics.
+            ConfigError: ``key`` is not the key that one of the messages has.
         """
         everything = tuple(messages)
         if not everything:
             return ()
         bodies, extras = gather(everything)
-        wanted = choice(sharding_key, queue_id, selector, arg)
+        wanted = choice(key, queue_id, selector, arg)
+        if extras & KEY:
+            runs = runs_of(wanted, everything)
+            if len(runs) > 1:
+                return await self._deliver_runs(runs)
+            ((wanted, _),) = runs
         pending = self._pending(everything[0].topic, pack_bodies(bodies), everything, wanted, extras=extras)
         receipts: Receipts = await self._deliver(pending)
         return receipts
@@ -264,7 +275,7 @@ class Producer:
         topic: str,
         bodies: Iterable[bytes],
         *,
-        sharding_key: ShardingKey | None = None,
+        key: str | None = None,
         queue_id: int | None = None,
         delay_level: int = 0,
         delay_s: float | None = None,
@@ -277,7 +288,7 @@ class Producer:
         """
         everything = bodies if type(bodies) is list else list(bodies)
         delay = delay_of(delay_level, delay_s, deliver_at)
-        wanted = choice(sharding_key, queue_id, None, None)
+        wanted = choice(key, queue_id, None, None)
         if not everything:
             return ()
         receipts: Receipts = await self._deliver(
@@ -289,7 +300,7 @@ class Producer:
         self,
         message: Message,
         *,
-        sharding_key: ShardingKey | None = None,
+        key: str | None = None,
         queue_id: int | None = None,
         selector: Selector | None = None,
         arg: Any = None,
@@ -304,7 +315,7 @@ class Producer:
         """
         if self._one_way_bytes + len(message.body) + ONE_WAY_OVERHEAD > ONE_WAY_BYTES:
             raise TooManyInFlight(f"more than {ONE_WAY_BYTES >> 20} MiB of one-way messages wait: flush() first")
-        pending = self._single(message, choice(sharding_key, queue_id, selector, arg))
+        pending = self._single(message, choice(key, queue_id, selector, arg))
         self._accept(pending)
         pending.on_settled = self._one_way_settled
         self._one_way_bytes += pending.size + ONE_WAY_OVERHEAD
@@ -320,8 +331,29 @@ class Producer:
             self._give_up(pending, future)
             raise
 
+    async def _deliver_runs(self, runs: Sequence[tuple[Choice, Sequence[Message]]]) -> Sequence[Receipt]:
+        """Deliver messages of several queues; what is wrong with one of them is found before any is accepted."""
+        sends: list[tuple[PendingSend, asyncio.Future[Receipts]]] = []
+        for wanted, messages in runs:
+            bodies, extras = gather(tuple(messages))
+            pending = self._pending(messages[0].topic, pack_bodies(bodies), messages, wanted, extras=extras)
+            pending.future = self._loop.create_future()
+            sends.append((pending, pending.future))
+        for pending, _ in sends:
+            self._accept(pending)
+        try:
+            await asyncio.wait([future for _, future in sends])
+        except asyncio.CancelledError:
+            for pending, future in sends:
+                self._give_up(pending, future)
+            raise
+        errors = [error for _, future in sends if (error := future.exception()) is not None]
+        if errors:
+            raise errors[0]
+        return [receipt for _, future in sends for receipt in future.result()]
+
     def _give_up(self, pending: PendingSend, future: asyncio.Future[Any]) -> None:
-        """Settle a send whose caller was cancelled while it waited for the future."""
+        """Whoever waited for the future of a pending was cancelled."""
         pending.give_up()
         self._deadlines.tidy()
         if future.done() and not future.cancelled():
@@ -333,13 +365,9 @@ class Producer:
         topic = message.topic
         if len(message.body) > MAX_BODY:
             raise _too_large(len(message.body))
-        return PendingMessage(
-            self._wrap(topic),
-            message,
-            wanted,
-            None if wanted is ROUND_ROBIN else wanted.ordering_key(),
-            self._wall_us(),
-        )
+        if message.key is not None:
+            wanted = keyed(wanted, message.key)
+        return PendingMessage(self._wrap(topic), message, wanted, wanted.key, self._wall_us())
 
     def _pending(
         self,
@@ -360,7 +388,7 @@ class Producer:
             bodies,
             messages,
             choice=wanted,
-            ordering_key=wanted.ordering_key(),
+            key=wanted.key,
             born_at=self._wall_us(),
             shown_topic=topic,
             delay=delay,

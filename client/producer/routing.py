@@ -13,15 +13,18 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
+from itertools import groupby
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from rmq.engine.native.connection import Connection
 from rmq.wire.batch.compression import Codec
-from rmq.wire.batch.hashing import ShardingKey, shard, sharding_text
-from rmq.wire.errors import ConnectionLost, QueueNotFound, RequestTimeout, TopicNotFound, WireError
-from rmq.wire.model import Message, MessageQueue
+from rmq.wire.batch.hashing import shard, shard_of_int
+from rmq.wire.errors import ConfigError, ConnectionLost, QueueNotFound, RequestTimeout, TopicNotFound, WireError
+from rmq.wire.model import Message, MessageQueue, check_key
 from rmq.wire.protocol.codec import decode
 from rmq.wire.protocol.ops.core import Op, Route, TopicInfo
 
@@ -33,36 +36,94 @@ Selector = Callable[[Sequence[MessageQueue], Message, Any], int | MessageQueue]
 
 
 class Choice(NamedTuple):
-    """How the caller wants the queue to be chosen; nothing set is round robin."""
+    """
+    How the caller wants the queue to be chosen; nothing set is round robin.
 
-    sharding_key: ShardingKey | None = None
+    ``key`` is kept with the messages. Where the queue is chosen in another way, they keep a key of their own.
+    """
+
+    key: str | None = None
     queue_id: int | None = None
     selector: Selector | None = None
     arg: Any = None
-
-    def ordering_key(self) -> str | None:
-        """The key that is kept with the message."""
-        return None if self.sharding_key is None else sharding_text(self.sharding_key)
 
 
 ROUND_ROBIN = Choice()
 
 
-def choice(sharding_key: ShardingKey | None, queue_id: int | None, selector: Selector | None, arg: Any) -> Choice:
+def by_int(queues: Sequence[MessageQueue], message: Message, arg: Any) -> int:
+    """
+    Choose the queue as RocketMQ's hash selector does for a Java ``Integer``: its absolute value modulo the queues.
+
+    Use it as ``selector``. The number is ``arg``, or else the message's ``key`` as decimal digits.
+    """
+    value = arg
+    if value is None and message.key is not None and _DECIMAL.match(message.key):
+        value = int(message.key)
+    if not isinstance(value, int):
+        given = f"arg={arg!r}" if arg is not None else f"key={message.key!r}"
+        raise ValueError(f'by_int needs a whole number, got {given}: give arg=17, or a message with key="17"')
+    return queues[shard_of_int(value, len(queues))].queue_id
+
+
+_DECIMAL: Final = re.compile(r"-?[0-9]{1,4300}\Z", re.ASCII)
+
+
+def choice(key: str | None, queue_id: int | None, selector: Selector | None, arg: Any) -> Choice:
     """
     Check how the caller chooses.
 
     Raises:
-        ValueError: in more ways than one.
-        TypeError: a key that is neither text, bytes nor a number.
+        ValueError: in more ways than one, or by an empty key.
+        TypeError: a key that is not a text.
     """
-    if sharding_key is None and queue_id is None and selector is None:
+    if key is None and queue_id is None and selector is None:
         return ROUND_ROBIN
-    if (sharding_key is not None) + (queue_id is not None) + (selector is not None) > 1:
-        raise ValueError("give one of sharding_key, queue_id and selector: each of them chooses the queue")
-    if sharding_key is not None and not isinstance(sharding_key, str | bytes | int):
-        raise TypeError(f"sharding_key must be str, bytes or int, not {type(sharding_key).__name__}")
-    return Choice(sharding_key, queue_id, selector, arg)
+    if (key is not None) + (queue_id is not None) + (selector is not None) > 1:
+        raise ValueError("give one of key, queue_id and selector: each of them chooses the queue")
+    if key is not None:
+        check_key(key)
+    return Choice(key, queue_id, selector, arg)
+
+
+def keyed(wanted: Choice, key: str) -> Choice:
+    """
+    Return how the queue of a message with a key is chosen: by its key, unless the caller chooses in another way.
+
+    Raises:
+        ConfigError: the caller gives another key.
+    """
+    if wanted is ROUND_ROBIN:
+        return Choice(key)
+    if wanted.key is not None and wanted.key != key:
+        raise ConfigError(f"the message has the key {key!r} and the call gives key={wanted.key!r}: give it once")
+    return wanted
+
+
+def runs_of(wanted: Choice, messages: Sequence[Message]) -> list[tuple[Choice, Sequence[Message]]]:
+    """
+    Return neighbours that go to one queue, and how it is chosen, for messages some of which have a key.
+
+    Raises:
+        ConfigError: the caller gives another key than a message has.
+        ValueError: by_int is the selector, and a key is not a whole number.
+    """
+    by_key = wanted.selector is by_int and wanted.arg is None
+    if wanted is not ROUND_ROBIN and not by_key:
+        for message in messages:
+            if message.key is not None:
+                keyed(wanted, message.key)
+        return [(wanted, messages)]
+    runs: list[tuple[Choice, Sequence[Message]]] = []
+    for key, run in groupby(messages, attrgetter("key")):
+        together = tuple(run)
+        if by_key:
+            by_int((_ANY_QUEUE,), together[0], None)  # before anything is sent
+        runs.append((wanted if key is None or by_key else Choice(key), together))
+    return runs
+
+
+_ANY_QUEUE: Final = MessageQueue("", 0)
 
 
 def choose(info: TopicInfo, wanted: Choice, message: Message | None, turn: int) -> int:
@@ -74,12 +135,14 @@ def choose(info: TopicInfo, wanted: Choice, message: Message | None, turn: int) 
     """
     if wanted is ROUND_ROBIN:
         return info.queues[turn % len(info.queues)].queue_id
-    if wanted.sharding_key is not None:
-        return info.queues[shard(wanted.sharding_key, info.shards)].queue_id
+    if wanted.key is not None:
+        return info.queues[shard(wanted.key, info.shards)].queue_id
     if wanted.queue_id is not None:
         return _existing(info, wanted.queue_id)
     if wanted.selector is not None and message is not None:
-        queues = [MessageQueue(info.topic, queue.queue_id) for queue in info.queues]
+        # A topic that grew still divides numbers by what it began with, as it does keys.
+        among = info.queues[: info.shards] if wanted.selector is by_int else info.queues
+        queues = [MessageQueue(info.topic, queue.queue_id) for queue in among]
         chosen = wanted.selector(queues, message, wanted.arg)
         if isinstance(chosen, MessageQueue) and chosen.topic != info.topic:
             raise QueueNotFound(f"the selector chose {chosen} for a message of {info.topic!r}")

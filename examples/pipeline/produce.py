@@ -1,4 +1,4 @@
-"""Sends the orders: the id of the order is the sharding key, so that all its events are in one queue, in order."""
+"""Sends the orders: the id of the order is the key, so that all its events are in one queue, in order."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ async def produce(broker: str, events: Sequence[Event], queues: int, say: Callab
         for start in range(0, len(events), _AT_ONCE):
             async with asyncio.TaskGroup() as tasks:
                 for event in events[start : start + _AT_ONCE]:
-                    tasks.create_task(producer.send(_message(event), sharding_key=event.order_id))
+                    tasks.create_task(producer.send(_message(event), key=event.order_id))
             sent = min(start + _AT_ONCE, len(events))
             if sent == len(events) or sent % (_AT_ONCE * 4) == 0:
                 say(f"{sent} of {len(events)} events sent")

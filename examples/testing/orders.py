@@ -19,12 +19,12 @@ def event(order: str, step: str) -> Message:
 def place_order(broker: str, order: str) -> str:
     """For the part of the service that knows no asyncio; returns the id of the message."""
     with BlockingProducer(broker, delivery_timeout_s=5) as producer:
-        return producer.send(event(order, "created"), sharding_key=order).message_id
+        return producer.send(event(order, "created"), key=order).message_id
 
 
 async def pay_order(producer: Producer, order: str) -> None:
     """For the part that does."""
-    await producer.send(event(order, "paid"), sharding_key=order)
+    await producer.send(event(order, "paid"), key=order)
 
 
 class Billing:

@@ -32,7 +32,7 @@ def test_an_order_is_announced_under_its_key(rmq_broker: BrokerThread) -> None:
 
     (sent,) = rmq_broker.messages(TOPIC)
     assert json.loads(sent.body) == {"order": "o-17", "step": "created"}
-    assert (sent.message_id, sent.ordering_key, sent.tag) == (message_id, "o-17", "created")
+    assert (sent.message_id, sent.key, sent.tag) == (message_id, "o-17", "created")
 
 
 def test_each_test_has_a_broker_of_its_own(rmq_broker: BrokerThread) -> None:

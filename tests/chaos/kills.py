@@ -63,7 +63,7 @@ async def produce(address: str) -> None:
 async def _send_numbers(producer: Producer, key: str, enough: asyncio.Event) -> None:
     number = 0
     while not enough.is_set():
-        await producer.send(Message(TOPIC, f"{key} {number}".encode(), index_keys=(key,)), sharding_key=key)
+        await producer.send(Message(TOPIC, f"{key} {number}".encode(), index_keys=(key,)), key=key)
         print(key, number, flush=True)
         number += 1
         await asyncio.sleep(PAUSE_S)

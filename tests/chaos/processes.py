@@ -64,7 +64,7 @@ async def produce(address: str) -> None:
 async def _send_numbers(producer: Producer, key: str, enough: asyncio.Event) -> None:
     number = 0
     while not enough.is_set():
-        receipt = await producer.send(Message(TOPIC, f"{key} {number}".encode(), index_keys=(key,)), sharding_key=key)
+        receipt = await producer.send(Message(TOPIC, f"{key} {number}".encode(), index_keys=(key,)), key=key)
         print(boottime(), key, number, receipt.queue_id, receipt.queue_offset, flush=True)
         number += 1
         await asyncio.sleep(PAUSE_S)

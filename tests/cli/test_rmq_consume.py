@@ -21,7 +21,7 @@ from rigs.processes import BrokerProcess, ConsumerProcess, Running
 
 CONSUME = "rmq.cli.rmq_consume"
 FIELDS = {
-    "topic", "queue_id", "queue_offset", "message_id", "tag", "index_keys", "body", "properties", "ordering_key",
+    "topic", "queue_id", "queue_offset", "message_id", "tag", "index_keys", "body", "properties", "key",
     "attempt", "epoch", "born_at", "stored_at", "copy_of",
 }  # fmt: skip
 
@@ -80,8 +80,8 @@ async def test_json_has_every_field_and_a_count_ends_it_exactly(broker: str, top
     async with Producer(broker) as producer:
         for i in range(5):
             message = Message(topic, b"m%d" % i, tag="paid", index_keys=("a", "b"), properties={"x": "1"})
-            await producer.send(message, sharding_key="k")
-        await producer.send(Message(topic, b"\xff"), sharding_key="k")
+            await producer.send(message, key="k")
+        await producer.send(Message(topic, b"\xff"), key="k")
 
     with ConsumerProcess(broker, topic, "--group", topic, "--count", "4") as first:
         assert first.wait() == 0
@@ -107,11 +107,11 @@ async def test_a_signal_ends_it_cleanly_and_what_was_printed_is_not_repeated(
     broker: str, topic: str, number: signal.Signals
 ) -> None:
     async with Producer(broker) as producer:
-        await producer.send_bodies(topic, [b"a", b"b"], sharding_key="k")
+        await producer.send_bodies(topic, [b"a", b"b"], key="k")
         with Running(CONSUME, "--broker", broker, "--orderly", "--topic", topic, "--group", topic) as first:
             first.wait_for(lambda lines: len(lines) == 2, "two messages")
             assert first.stop(number) == 0
-        await producer.send_bodies(topic, [b"c"], sharding_key="k")
+        await producer.send_bodies(topic, [b"c"], key="k")
 
     with ConsumerProcess(broker, topic, "--group", topic, "--count", "1") as second:
         assert second.wait() == 0
@@ -153,7 +153,7 @@ async def test_many_at_a_time_are_printed_whole_and_a_failed_one_comes_again(
 async def test_only_the_tags_that_were_asked_for(broker: str, topic: str) -> None:
     async with Producer(broker) as producer:
         for tag in ("created", "paid", "sent", "paid"):
-            await producer.send(Message(topic, tag.encode(), tag=tag), sharding_key="k")
+            await producer.send(Message(topic, tag.encode(), tag=tag), key="k")
 
     with ConsumerProcess(broker, topic, "--tags", "created || paid", "--group", topic, "--count", "3") as consumer:
         assert consumer.wait() == 0
@@ -232,7 +232,7 @@ async def test_broadcasting_members_print_everything_and_a_second_of_the_same_in
         return ConsumerProcess(broker, topic, *options)
 
     async with Producer(broker) as producer:
-        await producer.send_many([Message(topic, b"%d" % i) for i in range(3)], sharding_key="k")
+        await producer.send_many([Message(topic, b"%d" % i) for i in range(3)], key="k")
         with member("left") as left, member("right") as right:
             for process in (left, right):
                 process.wait_for(lambda lines: len(lines) == 3, "three messages")
@@ -244,7 +244,7 @@ async def test_broadcasting_members_print_everything_and_a_second_of_the_same_in
 
             assert right.stop() == 0
             left.kill()
-        await producer.send(Message(topic, b"3"), sharding_key="k")
+        await producer.send(Message(topic, b"3"), key="k")
 
     assert again.errors == [
         f"rmq-consume: instance 'left' of group '{topic}' runs already with {tmp_path / 'left'} (process "

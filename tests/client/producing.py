@@ -26,7 +26,7 @@ async def send_each(producer: Producer, numbers: range, *, key: str = "k") -> li
     """Send each number by a call of its own, one call a loop turn, all waiting at the same time."""
     tasks = []
     for number in numbers:
-        tasks.append(asyncio.create_task(producer.send(message(number), sharding_key=key)))
+        tasks.append(asyncio.create_task(producer.send(message(number), key=key)))
         await asyncio.sleep(0)
     return await asyncio.gather(*tasks, return_exceptions=True)
 

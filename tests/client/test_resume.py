@@ -26,7 +26,7 @@ async def producer(broker: FakeBroker) -> AsyncIterator[Producer]:
     """A producer that has sent message 0, and may end as it likes."""
     made = Producer(broker.address, delivery_timeout_s=20)
     await made.open()
-    await made.send(message(0), sharding_key="k")
+    await made.send(message(0), key="k")
     yield made
     await made.close()
 
@@ -40,7 +40,7 @@ async def in_flight(broker: FakeBroker, producer: Producer, count: int) -> list[
     broker.holding = True
     tasks = []
     for number in range(1, count + 1):
-        tasks.append(asyncio.create_task(producer.send(message(number), sharding_key="k")))
+        tasks.append(asyncio.create_task(producer.send(message(number), key="k")))
         await asyncio.sleep(0)
     await until(lambda: len(broker.arrived) == 1 + count)
     broker.held.clear()
@@ -101,7 +101,7 @@ async def test_a_copy_of_the_store_answers_for_the_numbers_in_line_with_the_ids_
 
     await again(broker, producer)
     receipts = await asyncio.gather(*tasks)
-    later = await producer.send(message(3), sharding_key="k")
+    later = await producer.send(message(3), key="k")
 
     assert numbers(broker) == [0, 1, 2, 3]
     ids = [split_message_id(receipt.message_id)[0] for receipt in (*receipts, later)]
@@ -151,7 +151,7 @@ async def test_what_the_broker_has_forgotten_is_unknown_and_not_sent_again(
 ) -> None:
     if one_way:
         broker.holding = True
-        producer.send_nowait(message(1), sharding_key="k")
+        producer.send_nowait(message(1), key="k")
         await until(lambda: len(broker.arrived) == 2)
         tasks = []
     else:
@@ -161,7 +161,7 @@ async def test_what_the_broker_has_forgotten_is_unknown_and_not_sent_again(
 
     await again(broker, producer)
     outcomes = await asyncio.gather(*tasks, return_exceptions=True)
-    await producer.send(message(2), sharding_key="k")
+    await producer.send(message(2), key="k")
 
     assert all(isinstance(outcome, errors.OutcomeUnknown) for outcome in outcomes)
     assert "does not know any more whether messages for 'orders' were stored" in "".join(map(str, outcomes)) or one_way
@@ -310,7 +310,7 @@ async def test_an_answer_that_comes_in_the_turn_of_the_time_out_wins_or_loses_bu
     loop = asyncio.get_running_loop()
     for late in (-0.001, 0.0, 0.001):
         broker.holding = True
-        sending = asyncio.create_task(producer.send(message(1), sharding_key="k"))
+        sending = asyncio.create_task(producer.send(message(1), key="k"))
         await asyncio.sleep(0)
         (pending,) = producer._deadlines._sends
         pending.deadline = loop.time() + 1.0
@@ -353,7 +353,7 @@ async def test_a_batch_that_was_stored_in_spite_of_the_defect_is_answered(
     broker: FakeBroker, producer: Producer
 ) -> None:
     broker.frame_refusals = [errors.Internal("id 7")] * 5
-    sending = asyncio.create_task(producer.send(message(1), sharding_key="k"))
+    sending = asyncio.create_task(producer.send(message(1), key="k"))
     await until(lambda: len(broker.frame_refusals) < 5)
     broker.store(1, b"".join(producer._sender._window.unresolved()[0].data))
 
@@ -371,12 +371,12 @@ async def test_a_fenced_producer_tells_all_its_callers_and_ends(broker: FakeBrok
         raise errors.ProducerFenced("epoch 0 was replaced by 1")
 
     broker.before_store = fenced
-    producer.send_nowait(message(9), sharding_key="k")
+    producer.send_nowait(message(9), key="k")
     outcomes = await send_each(producer, range(1, 5))
 
     assert [type(outcome) for outcome in outcomes] == [errors.ProducerFenced] * 4
     with pytest.raises(errors.ProducerFenced, match="replaced by 1"):
-        await producer.send(message(5), sharding_key="k")
+        await producer.send(message(5), key="k")
     await producer.flush()
     await asyncio.sleep(30)
     assert len(broker.hellos) == 1, "it does not come again"
@@ -390,7 +390,7 @@ async def test_a_producer_that_is_fenced_while_it_is_away_is_told_by_the_hello(
     sent = await in_flight(broker, producer, 2)
     broker.refuse_hello = errors.ProducerFenced("epoch 0 was replaced by 1")
     await again(broker, producer)
-    waiting = asyncio.create_task(producer.send(message(3), sharding_key="k"))
+    waiting = asyncio.create_task(producer.send(message(3), key="k"))
     outcomes = await asyncio.gather(*sent, waiting, return_exceptions=True)
 
     kinds = [errors.OutcomeUnknown, errors.OutcomeUnknown, errors.ProducerFenced]
@@ -419,7 +419,7 @@ async def test_numbers_that_no_batch_can_hold_are_refused(settings: dict[str, An
 
 async def test_the_id_and_epoch_that_were_given_stand_in_hello_and_batches(broker: FakeBroker) -> None:
     async with Producer(broker.address, producer_id=77, producer_epoch=3) as producer:
-        await producer.send(message(0), sharding_key="k")
+        await producer.send(message(0), key="k")
 
     assert broker.hellos[0].producer == (77, 3, 1)
     assert (broker.stored[0].producer_id, broker.stored[0].producer_epoch) == (77, 3)

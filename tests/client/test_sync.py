@@ -109,7 +109,7 @@ def test_errors_are_the_same_and_show_the_callers_line(broker: BrokerThread) -> 
         with pytest.raises(ValueError, match="one topic"):
             producer.send_many([Message("a", b""), Message("b", b"")])
         with pytest.raises(ValueError, match="give one of"):
-            producer.send_nowait(Message("a", b""), queue_id=1, sharding_key="k")
+            producer.send_nowait(Message("a", b""), queue_id=1, key="k")
 
     assert 'producer.send(Message("missing", b""))  # of the caller' in "".join(
         traceback.format_exception(raised.value)

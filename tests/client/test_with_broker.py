@@ -6,14 +6,14 @@ import asyncio
 
 import pytest
 
-from rmq.client import Admin, Message, MessageQueue, Producer
+from rmq.client import Admin, Message, MessageQueue, Producer, by_int
 from rmq.engine.native.connection import Connection
 from rmq.testing.broker import InMemoryBroker
 from rmq.wire.batch import batch as batches
 from rmq.wire.batch import layout
 from rmq.wire.batch.compression import NUMBERS
 from rmq.wire.batch.layout import MAX_COUNT
-from rmq.wire.errors import OffsetOutOfRange, QueueNotFound, TopicExists, TopicNotFound
+from rmq.wire.errors import ConfigError, OffsetOutOfRange, QueueNotFound, TopicExists, TopicNotFound
 from rmq.wire.model import StoredMessage
 from rmq.wire.protocol.codec import decode_list
 from rmq.wire.protocol.ops import core as ops
@@ -50,12 +50,77 @@ async def stored(address: str, topic: str, queue_id: int) -> list[StoredMessage]
     return [message for one in data for message in batches.read(one, stores=StoreIds(store_id)).messages()]
 
 
+async def all_stored(broker: InMemoryBroker, topic: str) -> list[StoredMessage]:
+    async with Admin(broker.address) as admin:
+        queues = (await admin.describe_topic(topic)).queues
+    return [message for queue in queues for message in await stored(broker.address, topic, queue.queue_id)]
+
+
+async def test_a_message_sent_again_with_its_key_reaches_the_same_queue() -> None:
+    keys = [f"o-{i}" for i in range(40)]
+    async with InMemoryBroker() as broker, Producer(broker.address) as producer:
+        await asyncio.gather(*(producer.send(Message("orders", b"1", key=key)) for key in keys))
+        first = await all_stored(broker, "orders")
+        for message in first:
+            again = await producer.send(Message(message.topic, b"2", key=message.key))
+            assert again.queue_id == message.queue_id
+        await producer.send_many(Message(message.topic, b"3", key=message.key) for message in first)
+
+        queues: dict[str | None, set[int]] = {}
+        for message in await all_stored(broker, "orders"):
+            queues.setdefault(message.key, set()).add(message.queue_id)
+        assert sorted(queues) == sorted(keys)
+        assert all(len(of_key) == 1 for of_key in queues.values())
+        assert len(set.union(*queues.values())) == 4
+
+
+async def test_many_messages_with_keys_keep_their_order_in_each_queue() -> None:
+    sent = [Message("orders", b"%d" % i, key=None if i % 5 == 4 else f"o-{i % 7}", tag="t") for i in range(500)]
+    async with InMemoryBroker() as broker, Producer(broker.address) as producer:
+        receipts = await producer.send_many(sent)
+
+        found = await all_stored(broker, "orders")
+
+    by_id = {message.message_id: message for message in found}
+    assert [by_id[receipt.message_id].body for receipt in receipts] == [message.body for message in sent]
+    for key in {message.key for message in sent} - {None}:
+        assert [m.body for m in found if m.key == key] == [m.body for m in sent if m.key == key]
+
+
+async def test_messages_keep_their_keys_in_a_queue_that_is_chosen_otherwise() -> None:
+    sent = [Message("orders", b"%d" % i, key=f"o-{i}") for i in range(9)]
+    async with InMemoryBroker() as broker, Producer(broker.address) as producer:
+        await producer.send_many(sent, queue_id=2)
+        await producer.send(sent[0], queue_id=2)
+        await producer.send_many([Message("numbers", b"x", key=str(i)) for i in range(9)], selector=by_int)
+
+        found = await stored(broker.address, "orders", 2)
+        numbers = await all_stored(broker, "numbers")
+
+    assert [message.key for message in found] == [*(message.key for message in sent), "o-0"]
+    assert {message.key: message.queue_id for message in numbers} == {str(i): i % 4 for i in range(9)}
+
+
+async def test_a_key_is_given_once() -> None:
+    async with InMemoryBroker() as broker, Producer(broker.address) as producer:
+        message = Message("orders", b"x", key="a")
+        await producer.send(message, key="a")
+        with pytest.raises(ConfigError, match="the message has the key 'a' and the call gives key='b': give it once"):
+            await producer.send(message, key="b")
+        with pytest.raises(ConfigError, match="give it once"):
+            await producer.send_many([Message("orders", b"x"), message], key="b")
+        with pytest.raises(ConfigError, match="give it once"):
+            producer.send_nowait(message, key="b")
+
+        assert len(await all_stored(broker, "orders")) == 1
+
+
 @pytest.mark.both_loops
 async def test_what_was_sent_is_what_is_stored() -> None:
     async with InMemoryBroker() as broker, Producer(broker.address) as producer:
         sent = Message("orders", b"paid", tag="paid", index_keys=("o-17", "c-4"), properties={"a": "b"})
-        receipt = await producer.send(sent, sharding_key="o-17")
-        receipts = await producer.send_bodies("orders", [b"%d" % i for i in range(MAX_COUNT + 9)], sharding_key="o-17")
+        receipt = await producer.send(sent, key="o-17")
+        receipts = await producer.send_bodies("orders", [b"%d" % i for i in range(MAX_COUNT + 9)], key="o-17")
 
         found = await stored(broker.address, "orders", receipt.queue_id)
 
@@ -66,7 +131,7 @@ async def test_what_was_sent_is_what_is_stored() -> None:
             ("o-17", "c-4"),
             {"a": "b"},
         )
-        assert first.ordering_key == found[-1].ordering_key == "o-17"
+        assert first.key == found[-1].key == "o-17"
         assert [message.body for message in found[1:]] == [b"%d" % i for i in range(MAX_COUNT + 9)]
         assert [message.message_id for message in found] == [receipt.message_id, *(one.message_id for one in receipts)]
         assert receipts[-1].stored_at == found[-1].stored_at
@@ -185,14 +250,14 @@ async def test_admin_calls_are_answered() -> None:
 async def test_a_grown_topic_gets_unkeyed_messages_everywhere_and_keys_where_they_were() -> None:
     async with InMemoryBroker() as broker, Admin(broker.address) as admin, Producer(broker.address) as producer:
         await admin.create_topic("orders", 2)
-        before = {key: (await producer.send(Message("orders", b"x"), sharding_key=key)).queue_id for key in range(9)}
+        before = {key: (await producer.send(Message("orders", b"x"), key=key)).queue_id for key in map(str, range(9))}
         grown = await admin.grow_topic("orders", 5)
         await asyncio.sleep(31)
         await producer.send(Message("orders", b"x"))
         await asyncio.sleep(1)
 
         used = {(await producer.send(Message("orders", b"x"))).queue_id for _ in range(10)}
-        after = {key: (await producer.send(Message("orders", b"x"), sharding_key=key)).queue_id for key in range(9)}
+        after = {key: (await producer.send(Message("orders", b"x"), key=key)).queue_id for key in map(str, range(9))}
 
     assert (len(grown.queues), grown.shards) == (5, 2)
     assert used == set(range(5))
@@ -202,16 +267,16 @@ async def test_a_grown_topic_gets_unkeyed_messages_everywhere_and_keys_where_the
 @pytest.mark.virtual_time
 async def test_a_producer_outlives_its_topic_and_goes_on_in_order_in_the_new_one() -> None:
     async with InMemoryBroker() as broker, Admin(broker.address) as admin, Producer(broker.address) as producer:
-        await producer.send(Message("orders", b"old"), sharding_key="k")
+        await producer.send(Message("orders", b"old"), key="k")
         told = await admin.describe_topic("orders")
         await admin.delete_topic("orders", told.generation)
         await admin.create_topic("orders", 1)
 
-        sends = [producer.send(Message("orders", b"%d" % i), sharding_key="k") for i in range(3)]
+        sends = [producer.send(Message("orders", b"%d" % i), key="k") for i in range(3)]
         outcomes = await asyncio.gather(*sends, return_exceptions=True)
         assert [type(outcome) for outcome in outcomes] == [TopicNotFound] * 3, "they were placed by the old route"
         for i in range(3, 6):
-            await producer.send(Message("orders", b"%d" % i), sharding_key="k")
+            await producer.send(Message("orders", b"%d" % i), key="k")
 
         assert [message.body for message in await stored(broker.address, "orders", 0)] == [b"3", b"4", b"5"]
         again = await admin.describe_topic("orders")

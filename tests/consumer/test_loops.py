@@ -29,7 +29,7 @@ async def test_what_is_sent_is_delivered_in_order(blocking: bool) -> None:
         return note(messages, context)
 
     async with InMemoryBroker(min_free_bytes=0) as broker, Producer(broker.address) as producer:
-        await producer.send_bodies("orders", [b"x" * 10] * total, sharding_key=1)
+        await producer.send_bodies("orders", [b"x" * 10] * total, key="1")
         listener = note if blocking else note_on_loop
         async with asyncio.timeout(20):
             async with Consumer(broker.address, group="g", listener=listener, topics={"orders": "*"}):

@@ -56,7 +56,7 @@ async def send(broker: InMemoryBroker, count: int, *, queues: int = 1, keys: int
         await admin.create_topic("orders", queues)
     async with Producer(broker.address) as producer:
         for i in range(count):
-            await producer.send(Message("orders", b"%d" % i), sharding_key=i % keys)
+            await producer.send(Message("orders", b"%d" % i), key=str(i % keys))
 
 
 async def test_every_queue_is_delivered_in_order_and_committed(real: InMemoryBroker) -> None:

@@ -85,7 +85,7 @@ async def test_the_loop_without_a_listener_gets_batches() -> None:
             raise Enough
 
     async with InMemoryBroker(min_free_bytes=0) as broker, Producer(broker.address) as producer:
-        await producer.send_bodies("orders", [b"created", b"paid"], sharding_key="o-17")
+        await producer.send_bodies("orders", [b"created", b"paid"], key="o-17")
         with pytest.raises(Enough):
             await run_block("PullConsumer", broker, store=store)
 

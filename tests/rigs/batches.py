@@ -39,7 +39,7 @@ FULL = Rows(
     born_at=[BORN_AT, BORN_AT + 1, BORN_AT + 2],
     tags=["created", None, "bezahlt-€"],
     index_keys=[("o-17",), (), ("o-17", "größe")],
-    ordering_keys=["o-17", None, "😀"],
+    keys=["o-17", None, "😀"],
     properties=[{"trace": "a1"}, {}, {"trace": "", "währung": "€"}],
     attempts=[0, 1, 65535],
 )
@@ -134,7 +134,7 @@ def any_rows(draw: st.DrawFn) -> Rows:
         born_at=draw(times | st.lists(times, min_size=len(bodies), max_size=len(bodies))),
         tags=column(st.none() | tags),
         index_keys=column(st.lists(keys, max_size=3).map(tuple)),
-        ordering_keys=column(st.none() | names),
+        keys=column(st.none() | names),
         properties=column(st.dictionaries(names, texts, max_size=3)),
         attempts=column(st.integers(0, 65535)),
     )

@@ -32,7 +32,7 @@ async def broker() -> AsyncIterator[InMemoryBroker]:
             await admin.create_topic("orders", QUEUES)
         async with Producer(running.address) as producer:
             for at in range(0, MESSAGES, 2000):
-                await producer.send_bodies("orders", [b"x" * 100] * 2000, sharding_key=at // 2000 % QUEUES)
+                await producer.send_bodies("orders", [b"x" * 100] * 2000, queue_id=at // 2000 % QUEUES)
         yield running
 
 

@@ -82,7 +82,7 @@ async def _send_numbers(
 ) -> None:
     number = 0
     while not enough.is_set():
-        receipt = await producer.send(Message("orders", f"{key} {number}".encode()), sharding_key=key)
+        receipt = await producer.send(Message("orders", f"{key} {number}".encode()), key=key)
         acknowledged[key].append((number, receipt))
         number += 1
 

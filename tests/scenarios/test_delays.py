@@ -248,13 +248,13 @@ async def test_compressed_delayed_messages_are_delivered_with_all_that_belongs_t
         Producer(broker.address, wall_us=wall_us, compression="zlib") as producer,
         Admin(broker.address) as admin,
     ):
-        receipts = await producer.send_many(sent, sharding_key="s")
+        receipts = await producer.send_many(sent, key="s")
         before = await admin.query_messages("k")
         await consume(broker, listener, wall_us() + 5_000_000)
         after = await admin.query_messages("k")
 
     found = [seen.message for seen in listener.seen]
-    assert [(one.body, one.tag, one.index_keys, one.properties, one.ordering_key) for one in found] == [
+    assert [(one.body, one.tag, one.index_keys, one.properties, one.key) for one in found] == [
         (one.body, "t", ("k",), {"p": "q"}, "s") for one in sent
     ]
     assert before.messages == []

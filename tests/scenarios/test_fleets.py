@@ -72,7 +72,7 @@ async def test_a_topic_of_one_queue_is_consumed_in_the_order_of_all_sends(broker
     await made(broker, queues=1)
     async with Producer(broker.address) as producer:
         for number in range(100):
-            await producer.send(Message("orders", b"%d" % number), sharding_key=str(number))
+            await producer.send(Message("orders", b"%d" % number), key=str(number))
     seen = Deliveries()
 
     async with member(broker, seen.listener("a"), slots=20):

@@ -28,7 +28,7 @@ async def test_a_send_to_a_full_disk_raises_disk_full_with_the_sentence_of_the_b
         Producer(broker.address, on_refusal=reported.append) as producer,
     ):
         with pytest.raises(DiskFull, match=f"nothing was stored in 'orders' within 30 s: {SENTENCE}"):
-            await producer.send(Message("orders", b"1"), sharding_key="o-17")
+            await producer.send(Message("orders", b"1"), key="o-17")
 
     assert [type(error) for error in reported] == [DiskFull]
 

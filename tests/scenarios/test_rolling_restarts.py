@@ -173,7 +173,7 @@ async def test_the_consumer_of_the_readme_ends_by_a_signal_with_0_and_nobody_hol
             lambda: stack.enter_context(BrokerProcess(tmp_path / "data", "127.0.0.1:0", *options))
         )
         async with Producer(broker.address) as producer:
-            await producer.send(Message("orders", b"paid"), sharding_key="o-17")
+            await producer.send(Message("orders", b"paid"), key="o-17")
         (tmp_path / "consumer.py").write_text(program.replace("127.0.0.1:10911", broker.address))
         env = {**os.environ, "PYTHONUNBUFFERED": "1"}
         consumer = stack.enter_context(Running("consumer", cwd=tmp_path, env=env))

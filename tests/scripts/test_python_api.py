@@ -32,8 +32,9 @@ def test_a_constructor_is_shown_with_its_defaults_and_without_parameters_for_tes
 
 def test_a_method_is_shown_with_its_call_result_and_errors() -> None:
     assert "| `await list_groups() -> list[GroupRow]` | All groups" in section("Admin")
-    assert "Raises `RequestTimeout`, `OutcomeUnknown`, `ProducerFenced`, `Refused`. |" in section("Producer")
-    assert "`await send(message: Message, *, sharding_key: ShardingKey \\| None = None" in section("Producer")
+    raised = "Raises `ConfigError`, `RequestTimeout`, `OutcomeUnknown`, `ProducerFenced`, `Refused`. |"
+    assert raised in section("Producer")
+    assert "`await send(message: Message, *, key: str \\| None = None" in section("Producer")
 
 
 def test_a_class_that_programs_only_receive_has_properties_and_no_constructor() -> None:

@@ -310,7 +310,7 @@ class World:
             more["deliver_at"] = BEGAN + timedelta(seconds=due)
         bodies = [body_of(step.bad, f"{step.producer}/{step.key}/{number}", step.size) for number in numbers]
         messages = [Message(TOPIC, body, tag=step.tag, **more) for body in bodies]
-        receipts = await producer.send_many(messages, sharding_key=step.key)
+        receipts = await producer.send_many(messages, key=step.key)
         for receipt, body, number in zip(receipts, bodies, numbers, strict=True):
             queue = MessageQueue(TOPIC, receipt.queue_id)
             self.note(

@@ -32,7 +32,7 @@ def report(document: str) -> tuple[Block, Block | None]:
 async def send(address: str, topic: str) -> None:
     async with Producer(address) as producer:
         for tag in ("created", "paid", "shipped"):
-            await producer.send(Message(topic, tag.encode(), tag=tag), sharding_key="o-17")
+            await producer.send(Message(topic, tag.encode(), tag=tag), key="o-17")
 
 
 @pytest.mark.spark

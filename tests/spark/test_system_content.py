@@ -114,7 +114,7 @@ async def _sent_and_consumed(address: str) -> list[StoredMessage]:
     async with Producer(address, compression="zlib") as producer:
         for i in range(120):
             message = Message("both", b"%d" % i, tag=f"t{i % 3}", index_keys=(f"k{i}",), properties={"i": str(i)})
-            await producer.send(message, sharding_key=f"order-{i % 7}")
+            await producer.send(message, key=f"order-{i % 7}")
     found: list[StoredMessage] = []
     everything = asyncio.Event()
 

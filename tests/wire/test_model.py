@@ -115,7 +115,7 @@ def test_a_received_message_tells_everything_about_itself() -> None:
     assert (last.topic, last.queue_id, last.queue_offset) == ("orders", 2, STAMP.base_offset + 2)
     assert last.message_id == "0123456789abcdef" + f"{(4096 // 8) << 12 | 2:016x}"
     assert (last.body, last.tag, last.index_keys) == (b"paid \x00\xff", "bezahlt-€", ("o-17", "größe"))
-    assert (last.ordering_key, last.properties) == ("😀", {"trace": "", "währung": "€"})
+    assert (last.key, last.properties) == ("😀", {"trace": "", "währung": "€"})
     assert last.born_at == datetime(2023, 11, 14, 22, 13, 20, 2, UTC)
     assert last.stored_at == datetime(2023, 11, 14, 22, 13, 20, 123_456, UTC)
     assert last.attempt == 1 + 65535, "deliveries before the batch was made count, as for consumers and Spark"

@@ -364,8 +364,9 @@ done:
 
 /* ---- messages to send, which have nothing but a body: made as quickly as a tuple */
 
-static const char *const message_fields[] = {"topic",       "body",    "tag",        "index_keys", "properties",
-                                             "delay_level", "delay_s", "deliver_at", "delay", "extras"};
+static const char *const message_fields[] = {"topic",      "body",        "key",     "tag",        "index_keys",
+                                             "properties", "delay_level", "delay_s", "deliver_at", "delay",
+                                             "extras"};
 #define FIELDS ((int)(sizeof(message_fields) / sizeof(*message_fields)))
 static Py_ssize_t message_places[FIELDS];
 static PyTypeObject *message_class; /* NULL until it is known */
@@ -382,9 +383,9 @@ new_message(PyObject *cls, PyObject *const *args, size_t given, PyObject *names)
     if (message == NULL) {
         return NULL;
     }
-    PyObject *values[FIELDS] = {Py_NewRef(args[0]),    Py_NewRef(args[1]), Py_NewRef(Py_None), PyTuple_New(0),
-                                PyDict_New(),          PyLong_FromLong(0), Py_NewRef(Py_None), Py_NewRef(Py_None),
-                                Py_NewRef(Py_None),    PyLong_FromLong(0)};
+    PyObject *values[FIELDS] = {Py_NewRef(args[0]), Py_NewRef(args[1]), Py_NewRef(Py_None), Py_NewRef(Py_None),
+                                PyTuple_New(0),     PyDict_New(),       PyLong_FromLong(0), Py_NewRef(Py_None),
+                                Py_NewRef(Py_None), Py_NewRef(Py_None), PyLong_FromLong(0)};
     int failed = 0;
     for (int i = 0; i < FIELDS; i++) {
         failed |= (SLOT(message, message_places[i]) = values[i]) == NULL;

@@ -7,13 +7,13 @@ stored can block a queue.
 
 Meta is one msgpack array; its columns are little-endian, as Arrow's::
 
-    [lengths, tags, index_keys, index_key_hashes, ordering_keys, properties, born_at, attempts]
+    [lengths, tags, index_keys, index_key_hashes, keys, properties, born_at, attempts]
 
     lengths           bin, u32 a message
     tags              nil or [names, bin of u16 codes]: 0 is no tag, k is names[k - 1]
     index_keys        nil or [bin of u32 lengths, bin]: the index keys of a message joined by a space
     index_key_hashes  nil or bin, the CRC-32 (u32) of each index key
-    ordering_keys     nil or [bin of u32 lengths, bin]
+    keys              nil or [bin of u32 lengths, bin]: the key that orders a message; length 0 is none
     properties        nil or [names, bin of u16 counts, bin of u16 codes, bin of u32 value lengths, bin]
     born_at           int (all equal) or bin of i64, microseconds
     attempts          nil or bin of u16: deliveries before this batch was made
@@ -83,7 +83,7 @@ class Rows(NamedTuple):
     born_at: int | Sequence[int] | bytes
     tags: Sequence[str | None] | None = None
     index_keys: Sequence[Sequence[str]] | None = None
-    ordering_keys: Sequence[str | None] | None = None
+    keys: Sequence[str | None] | None = None
     properties: Sequence[Mapping[str, str]] | None = None
     attempts: Sequence[int] | None = None
 
@@ -394,7 +394,7 @@ def _pack_meta(rows: Rows, lengths: bytes, names: list[str]) -> bytes:
             _pack_tags(rows.tags, names) if names and rows.tags is not None else None,
             keys,
             hashes,
-            pack_texts([key or "" for key in rows.ordering_keys]) if rows.ordering_keys is not None else None,
+            pack_texts([key or "" for key in rows.keys]) if rows.keys is not None else None,
             _pack_properties(rows.properties) if rows.properties is not None and any(rows.properties) else None,
             rows.born_at if isinstance(rows.born_at, int | bytes) else little("q", rows.born_at),
             None if rows.attempts is None else little("H", rows.attempts),

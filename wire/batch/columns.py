@@ -68,8 +68,17 @@ class Columns:
     """The metadata of a batch; what a message asks for is decoded when first asked for, for the whole batch."""
 
     __slots__ = (
-        "_index_keys", "_ordering", "_properties", "attempts", "born_at", "index_key_hashes", "index_keys", "lengths",
-        "ordering_keys", "properties", "tags",
+        "_index_keys",
+        "_keys",
+        "_properties",
+        "attempts",
+        "born_at",
+        "index_key_hashes",
+        "index_keys",
+        "keys",
+        "lengths",
+        "properties",
+        "tags",
     )  # fmt: skip
 
     def __init__(self, parts: tuple[Any, ...]) -> None:
@@ -77,12 +86,12 @@ class Columns:
         self.tags: TagColumn | None = parts[1]
         self.index_keys: TextColumn | None = parts[2]
         self.index_key_hashes: array[int] | None = parts[3]
-        self.ordering_keys: TextColumn | None = parts[4]
+        self.keys: TextColumn | None = parts[4]
         self.properties: PropertyColumn | None = parts[5]
         self.born_at: int | array[int] = parts[6]
         self.attempts: array[int] | None = parts[7]
         self._index_keys: list[tuple[str, ...]] | None = None
-        self._ordering: list[str] | None = None
+        self._keys: list[str] | None = None
         self._properties: list[dict[str, str]] | None = None
 
     def tag(self, index: int) -> str | None:
@@ -99,13 +108,13 @@ class Columns:
             self._index_keys = [tuple(text.split(" ")) if text else () for text in self.index_keys.texts()]
         return self._index_keys[index]
 
-    def ordering_key(self, index: int) -> str | None:
-        """The sharding key a message was sent with."""
-        if self.ordering_keys is None:
+    def key(self, index: int) -> str | None:
+        """Return the key of a message: the one that orders it."""
+        if self.keys is None:
             return None
-        if self._ordering is None:
-            self._ordering = self.ordering_keys.texts()
-        return self._ordering[index] or None
+        if self._keys is None:
+            self._keys = self.keys.texts()
+        return self._keys[index] or None
 
     def properties_of(self, index: int) -> dict[str, str]:
         """A copy of the properties of a message."""
@@ -150,7 +159,7 @@ def check_columns(meta: memoryview, header: Header) -> Columns:
         BadBatch, MessageTooLarge: with one sentence of what is wrong.
     """
     parts = unpack_meta(meta, header)
-    lengths, tags, index_keys, hashes, ordering, properties, born_at, attempts = parts[:META_COLUMNS]
+    lengths, tags, index_keys, hashes, keys, properties, born_at, attempts = parts[:META_COLUMNS]
     count = header.count
     sizes = _numbers("lengths", "I", lengths, count)
     _check_bodies(sizes, header)
@@ -161,7 +170,7 @@ def check_columns(meta: memoryview, header: Header) -> Columns:
             _tags(tags, header),
             key_column,
             _hashes(hashes, key_column),
-            None if ordering is None else _text("ordering_keys", ordering, count),
+            None if keys is None else _text("keys", keys, count),
             None if properties is None else _properties(properties, count),
             _times(born_at, count),
             None if attempts is None else _numbers("attempts", "H", attempts, count),

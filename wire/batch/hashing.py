@@ -8,8 +8,6 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Final
 
-ShardingKey = str | bytes | int
-
 _UTF16: Final = "utf-16-le" if sys.byteorder == "little" else "utf-16-be"  # without a byte order mark
 _SHORT: Final = 24  # characters up to which a plain loop is the fastest
 _BLOCK: Final = 512  # bytes of UTF-16 that are hashed at a time
@@ -55,21 +53,17 @@ def _hash_block(units: bytes) -> int:
     return value & _MASK
 
 
-def sharding_text(key: ShardingKey) -> str:
-    """The text that is kept with the message: ``bytes`` are UTF-8, an ``int`` its decimal digits."""
-    if isinstance(key, bytes):
-        return key.decode()
-    return str(key)
+def shard(key: str, shards: int) -> int:
+    """Return the queue of a key, as RocketMQ's hash selector picks it for a text."""
+    return shard_of_int(java_string_hash(key), shards)
 
 
-def shard(key: ShardingKey, shards: int) -> int:
+def shard_of_int(value: int, shards: int) -> int:
     """
-    The queue of a key, as RocketMQ's hash selector picks it.
+    Return the queue of a hash, or of a Java ``Integer``, which is its own hash.
 
-    Text is hashed by :func:`java_string_hash`; an ``int`` is its own hash, so that ``order_id % queues``
-    is the mapping. Java's remainder keeps the sign, its selector then takes the absolute value.
+    Java's remainder keeps the sign, and its selector then takes the absolute value.
     """
-    value = key if isinstance(key, int) else java_string_hash(sharding_text(key))
     return abs(value) % shards
 
 

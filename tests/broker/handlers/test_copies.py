@@ -93,7 +93,7 @@ def read(copy: MessageCopy) -> StoredMessage:
 
 
 FULL = stored(
-    b"a", b"b", base=7, tags=[None, "t"], index_keys=[(), ("k",)], ordering_keys=["x", "y"],
+    b"a", b"b", base=7, tags=[None, "t"], index_keys=[(), ("k",)], keys=["x", "y"],
     properties=[{}, {"p": "1"}], attempts=[0, 4],
 )  # fmt: skip
 ORIGIN = {
@@ -117,7 +117,7 @@ def test_a_copy_keeps_what_was_the_message_s_own_and_says_where_it_is_from(
 
     assert (copy.queue_offset, copy.origin, copy.to) == (8, batches.handle(4096, 1), MessageQueue(to, 0))
     again = read(copy)
-    assert (again.body, again.tag, again.index_keys, again.ordering_key, again.attempt) == (
+    assert (again.body, again.tag, again.index_keys, again.key, again.attempt) == (
         b"b",
         "t",
         ("k",),
@@ -174,7 +174,7 @@ ROOM = layout.MAX_BATCH - layout.MAX_BODY
     [
         ({"properties": [{"a": "1", "b": "y" * (ROOM - 300)}]}, "2 properties"),
         ({"index_keys": [["k" * (ROOM - 250)]]}, "1 index keys"),
-        ({"ordering_keys": ["o" * (ROOM - 250)]}, "the ordering key"),
+        ({"keys": ["o" * (ROOM - 250)]}, "the key"),
         ({"index_keys": [["k" * (ROOM // 2)]], "properties": [{"a": "y" * (ROOM // 2 - 300)}]}, "1 properties"),
         ({"index_keys": [["k" * (ROOM - 310)]], "properties": [{"a": "1"}]}, "1 properties, 1 index keys"),
     ],

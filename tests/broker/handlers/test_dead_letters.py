@@ -64,7 +64,7 @@ async def dead(broker: InMemoryBroker, count: int = 6) -> tuple[Client, int]:
     client, epoch = await holder(broker)
     rows = Rows(
         [b"%d" % i for i in range(count)], BORN_AT, tags=["t"] * count, index_keys=[(f"k{i}",) for i in range(count)],
-        ordering_keys=["o"] * count, properties=[{"colour": "red"}] * count,
+        keys=["o"] * count, properties=[{"colour": "red"}] * count,
     )  # fmt: skip
     await client.send_batches(ops.OutgoingBatch(0, bytes(batches.encode("orders", 0, rows))))
     await client.dead_letter(epoch, *range(count), commit=count)
@@ -109,7 +109,7 @@ async def test_a_replay_comes_to_the_group_at_once_as_if_it_had_never_failed(bro
         }  # fmt: skip
         first, _ = await client.stored(RETRIES_PLAIN)
         letter = (await client.stored(LETTERS))[1]
-        assert (first.body, first.tag, first.index_keys, first.ordering_key) == (b"1", "t", ("k1",), "o")
+        assert (first.body, first.tag, first.index_keys, first.key) == (b"1", "t", ("k1",), "o")
         assert (first.topic, first.attempt, first.born_at) == ("orders", 1, letter.born_at)
         kept = {
             name: text for name, text in letter.properties.items() if name not in ("RMQ_ATTEMPTS", "RMQ_DEAD_REASON")

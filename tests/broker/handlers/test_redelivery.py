@@ -59,7 +59,7 @@ async def test_a_message_that_failed_comes_back_with_all_that_was_its_own(broker
     async with client:
         rows = Rows(
             [b"plain", b"odd" * 100], [BORN_AT, BORN_AT + 7], tags=[None, "paid"], index_keys=[(), ("k1", "k2")],
-            ordering_keys=["a", "order-9"], properties=[{}, {"colour": "red"}],
+            keys=["a", "order-9"], properties=[{}, {"colour": "red"}],
         )  # fmt: skip
         data = bytes(batches.encode("orders", 0, rows, by=ProducerMark(5, 1)))
         sent = (await client.send_batches(ops.OutgoingBatch(0, data)))[0]
@@ -72,7 +72,7 @@ async def test_a_message_that_failed_comes_back_with_all_that_was_its_own(broker
         await asyncio.sleep(0.11)
         (again,) = await retried(client)
         assert (again.body, again.tag, again.index_keys) == (b"odd" * 100, "paid", ("k1", "k2"))
-        assert (again.ordering_key, again.attempt, again.topic) == ("order-9", 2, "orders")
+        assert (again.key, again.attempt, again.topic) == ("order-9", 2, "orders")
         assert round(again.born_at.timestamp() * 1e6) == BORN_AT + 7
         origin = batches.handle(sent.physical_offset, 1)
         assert again.properties == {

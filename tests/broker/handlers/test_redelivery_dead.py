@@ -43,7 +43,7 @@ async def test_a_copy_has_all_of_the_original_and_says_where_it_is_from(broker: 
     async with client:
         rows = Rows(
             [b"plain", b"odd" * 100], [BORN_AT, BORN_AT + 7], tags=[None, "paid"], index_keys=[(), ("k1", "k2")],
-            ordering_keys=["a", "order-9"], properties=[{}, {"colour": "red"}],
+            keys=["a", "order-9"], properties=[{}, {"colour": "red"}],
         )  # fmt: skip
         data = bytes(batches.encode("orders", 0, rows, by=ProducerMark(5, 1), codec=CODECS.by_number(1)))
         await client.send(b"first")
@@ -54,7 +54,7 @@ async def test_a_copy_has_all_of_the_original_and_says_where_it_is_from(broker: 
 
         (letter,) = await letters_dead(client)
         assert (letter.body, letter.tag, letter.index_keys) == (b"odd" * 100, "paid", ("k1", "k2"))
-        assert (letter.ordering_key, letter.attempt) == ("order-9", 1)
+        assert (letter.key, letter.attempt) == ("order-9", 1)
         assert round(letter.born_at.timestamp() * 1e6) == BORN_AT + 7
         origin = batches.handle(sent.physical_offset, 1)
         assert letter.properties == {

@@ -71,7 +71,7 @@ def test_a_message_for_people() -> None:
         "tag           created",
         "index_keys    o-17",
         "properties    trace=a1",
-        "ordering_key  o-17",
+        "key           o-17",
         "born_at       2023-11-14T22:13:20+00:00",
         "stored_at     2023-11-14T22:13:20.123456+00:00",
         "",
@@ -150,7 +150,7 @@ def test_messages_are_found_by_key_and_by_id(broker: str, topic: str) -> None:
 
     none = admin("message", "query", "--key", "no-such-key", "--broker", broker)
     assert (none.exit_code, none.stdout) == (0, "")
-    assert none.stderr.startswith("no message that is stored has the key 'no-such-key' (its sharding key ")
+    assert none.stderr.startswith("no stored message has the index key 'no-such-key'")
 
     shown = admin("message", "query", "--key", f"{topic}-0", "--limit", "2", "--broker", broker)
     heading, *lines = shown.stdout.splitlines()

@@ -78,19 +78,19 @@ def test_all_conditions_must_hold(asked: TailQuery, is_wanted: bool) -> None:
 def test_a_message_is_one_line_with_its_time_in_utc() -> None:
     first, _, third = batches.read(sample(), stores=StoreIds(STORE_ID)).messages()
 
-    assert tail_line(first) == "11-14 22:13:20.123Z orders/2 @1000 tag=created key=o-17  created"
+    assert tail_line(first) == "11-14 22:13:20.123Z orders/2 @1000 tag=created key=o-17 index_keys=o-17  created"
     assert f" {first.message_id} orders/2 " in tail_line(first, ids=True)
     assert tail_line(first, body=4).endswith("  crea... (7 bytes)")
     assert tail_line(first, body=7).endswith("  created")
     assert tail_line(third).endswith(r"paid \x00\xff")
 
 
-def test_a_sharding_key_is_not_shown_as_a_key_to_find_a_message_by() -> None:
-    rows = Rows([b"x", b"y"], 1, index_keys=[(), ("a", "b")], ordering_keys=["o-17", "o-17"])
+def test_the_key_and_the_index_keys_of_a_message_are_shown() -> None:
+    rows = Rows([b"x", b"y"], 1, index_keys=[(), ("a", "b")], keys=["o-17", "o-17"])
     plain, with_keys = batches.read(sample(rows), stores=StoreIds(STORE_ID)).messages()
 
-    assert tail_line(plain).endswith(" sharding_key=o-17  x")
-    assert tail_line(with_keys).endswith(" key=a,b  y")
+    assert tail_line(plain).endswith(" key=o-17  x")
+    assert tail_line(with_keys).endswith(" key=o-17 index_keys=a,b  y")
 
 
 def test_as_json_a_message_is_what_get_shows() -> None:
@@ -120,9 +120,10 @@ def test_the_newest_messages_are_shown_with_and_without_conditions(broker: str, 
     assert rows("-n", "0") == []
     none = tail(topic, "--broker", broker, "--key", "no-such-key")
     assert (none.exit_code, none.stdout) == (0, "")
-    assert none.stderr.startswith("no message that is stored has the key 'no-such-key' (its sharding key ")
+    assert none.stderr.startswith("no stored message has the index key 'no-such-key'")
     assert rows("-n", "0", "--key", f"{topic}-1") == []
-    assert tail(topic, "--broker", broker, "-n", "1").stdout.endswith(f"{topic}/1 @5 tag=paid key={topic}-2  11\n")
+    newest = tail(topic, "--broker", broker, "-n", "1").stdout
+    assert newest.endswith(f"{topic}/1 @5 tag=paid index_keys={topic}-2  11\n")
 
 
 @pytest.mark.slow

@@ -272,11 +272,11 @@ def test_what_does_not_go_with_it_is_refused(nowhere: str, options: list[str], t
 async def test_a_signal_commits_what_was_printed(broker: str, topic: str) -> None:
     options = ("--broker", broker, "--pull", "--topic", topic, "--group", topic)
     async with Producer(broker) as producer:
-        await producer.send_bodies(topic, [b"a", b"b"], sharding_key="k")
+        await producer.send_bodies(topic, [b"a", b"b"], key="k")
         with Running("rmq.cli.rmq_consume", *options) as first:
             first.wait_for(lambda lines: len(lines) == 2, "two messages")
             assert first.stop(signal.SIGINT) == 0
-        await producer.send_bodies(topic, [b"c"], sharding_key="k")
+        await producer.send_bodies(topic, [b"c"], key="k")
     with Running("rmq.cli.rmq_consume", *options, "--count", "1") as second:
         assert second.wait() == 0
 

@@ -81,7 +81,7 @@ def test_a_message_is_one_json_object_with_every_field() -> None:
         "index_keys": ["o-17", "x"],
         "body": '{"n": 1}',
         "properties": {"source": "shop"},
-        "ordering_key": "o-17",
+        "key": "o-17",
         "attempt": 3,
         "epoch": "21474836481",
         "born_at": datetime.fromtimestamp(1_700_000_000, UTC).replace(microsecond=1).isoformat(),
@@ -122,7 +122,7 @@ def test_json_leaves_letters_of_all_languages_as_they_are() -> None:
     [
         ({"key": "o-17", "tag": "paid"}, "orders/2 @17 key=o-17 tag=paid attempt=1  hi"),
         ({}, "orders/2 @17 attempt=1  hi"),
-        ({"index_keys": ("a", "b")}, "orders/2 @17 key=a,b attempt=1  hi"),
+        ({"index_keys": ("a", "b")}, "orders/2 @17 index_keys=a,b attempt=1  hi"),
         ({"source": "shop"}, "orders/2 @17 source=shop attempt=1  hi"),
     ],
 )

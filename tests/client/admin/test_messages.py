@@ -23,7 +23,7 @@ async def address() -> AsyncIterator[str]:
 async def test_messages_are_found_by_key(address: str) -> None:
     async with Producer(address) as producer, Admin(address) as admin:
         sent = [Message("orders", b"%d" % i, tag="t", index_keys=(f"o-{i % 10}",)) for i in range(30)]
-        receipts = await producer.send_many(sent, sharding_key="s")
+        receipts = await producer.send_many(sent, key="s")
 
         found = await admin.query_messages("o-7", topic="orders")
 
@@ -31,7 +31,7 @@ async def test_messages_are_found_by_key(address: str) -> None:
         assert [message.message_id for message in found.messages] == [receipts[i].message_id for i in (27, 17, 7)]
         assert (found.more, found.lag_bytes) == (False, 0)
         assert found.messages[0].index_keys == ("o-7",)
-        assert found.messages[0].ordering_key == "s"
+        assert found.messages[0].key == "s"
 
 
 async def test_more_messages_than_one_answer_holds_are_asked_for_in_parts(address: str) -> None:

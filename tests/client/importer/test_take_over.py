@@ -52,7 +52,7 @@ async def test_a_message_is_as_it_was(tmp_path: Path, broker: InMemoryBroker) ->
     assert message.born_at == datetime.fromtimestamp(1_600_000_000.123, UTC)
     assert packed.born_at == datetime.fromtimestamp(1_600_000_000.456, UTC)
     assert packed.body == b"packed"
-    assert message.ordering_key is None
+    assert message.key is None
     assert message.properties == {
         "trace": "7",
         "ROCKETMQ_CLUSTER": "c1",

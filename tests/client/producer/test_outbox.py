@@ -34,7 +34,7 @@ BY = ProducerMark(7, 1)
 
 
 def of_bodies(*bodies: bytes, key: str | None = None, born_at: int = 5) -> PendingSend:
-    return PendingSend("orders", pack_bodies(bodies), None, choice=Choice(), ordering_key=key, born_at=born_at)
+    return PendingSend("orders", pack_bodies(bodies), None, choice=Choice(), key=key, born_at=born_at)
 
 
 def waiting(delay: Delay, born_at: int = 5) -> PendingSend:
@@ -43,7 +43,7 @@ def waiting(delay: Delay, born_at: int = 5) -> PendingSend:
         pack_bodies([b"x"]),
         None,
         choice=Choice(),
-        ordering_key=None,
+        key=None,
         born_at=born_at,
         delay=delay,
     )
@@ -52,7 +52,7 @@ def waiting(delay: Delay, born_at: int = 5) -> PendingSend:
 def of_messages(*messages: Message, key: str | None = None, born_at: int = 5) -> PendingSend:
     bodies, extras = gather(messages)
     return PendingSend(
-        "orders", pack_bodies(bodies), messages, choice=Choice(), ordering_key=key, born_at=born_at, extras=extras
+        "orders", pack_bodies(bodies), messages, choice=Choice(), key=key, born_at=born_at, extras=extras
     )
 
 
@@ -88,7 +88,7 @@ def test_sends_of_all_kinds_share_a_batch_and_keep_what_is_theirs() -> None:
     assert cut is not None
     messages = read(bytearray().join(cut[0]))
     assert [message.body for message in messages] == [b"1", b"2", b"3", b"4"]
-    assert [message.ordering_key for message in messages] == ["k1", "k2", "k2", None]
+    assert [message.key for message in messages] == ["k1", "k2", "k2", None]
     assert [message.tag for message in messages] == ["t", None, None, None]
     assert messages[0].index_keys == ("a", "b") and messages[0].properties == {"p": "q"}
     assert [message.born_at.microsecond for message in messages] == [1, 2, 2, 5]
@@ -138,6 +138,7 @@ def single(message: Message, key: str | None = None) -> PendingMessage:
         ({"index_keys": ("k",)}, None, False),
         ({"delay_level": 1}, None, False),
         ({}, "k", False),
+        ({"key": "k"}, "k", False),
     ],
 )
 def test_a_message_alone_goes_the_short_way_if_it_has_nothing_but_a_body(
@@ -150,7 +151,7 @@ def test_a_message_alone_goes_the_short_way_if_it_has_nothing_but_a_body(
     assert cut is not None
     (read_back,) = read(bytearray().join(cut[0]))
     assert (read_back.body, read_back.tag, read_back.index_keys) == (b"paid", message.tag, message.index_keys)
-    assert (read_back.ordering_key, read_back.born_at) == (key, from_us(BORN_AT))
+    assert (read_back.key, read_back.born_at) == (key, from_us(BORN_AT))
     assert (len(cut[0]) == 1) == is_short, "in one part, or with its body apart"
 
 

@@ -18,23 +18,21 @@ from rmq.client.producer.routing import Choice
 from rmq.wire import errors
 from rmq.wire.batch.texts import pack_bodies
 from rmq.wire.deferral import Delay
-from rmq.wire.model import DELAY, INDEX_KEYS, PROPERTIES, TAG, Message, gather
+from rmq.wire.model import DELAY, INDEX_KEYS, KEY, PROPERTIES, TAG, Message, gather
 
 pytestmark = pytest.mark.virtual_time
 
 
 def pending(*sizes: int) -> PendingSend:
     bodies = pack_bodies([bytes(size) for size in sizes])
-    made = PendingSend("orders", bodies, None, choice=Choice(), ordering_key=None, born_at=0)
+    made = PendingSend("orders", bodies, None, choice=Choice(), key=None, born_at=0)
     made.future = asyncio.get_running_loop().create_future()
     return made
 
 
 def of_messages(*messages: Message) -> PendingSend:
     bodies, extras = gather(messages)
-    return PendingSend(
-        "orders", pack_bodies(bodies), messages, choice=Choice(), ordering_key=None, born_at=0, extras=extras
-    )
+    return PendingSend("orders", pack_bodies(bodies), messages, choice=Choice(), key=None, born_at=0, extras=extras)
 
 
 def part(count: int, offset: int = 0) -> Part:
@@ -85,9 +83,7 @@ async def test_what_is_put_back_is_cut_again() -> None:
 
 
 async def test_what_is_ahead_are_the_bodies_that_were_not_cut() -> None:
-    made = PendingSend(
-        "orders", pack_bodies([b"a", b"bb", b"ccc"]), None, choice=Choice(), ordering_key=None, born_at=0
-    )
+    made = PendingSend("orders", pack_bodies([b"a", b"bb", b"ccc"]), None, choice=Choice(), key=None, born_at=0)
     made.cut(1, 1)
 
     ahead = made.ahead(2, 5)
@@ -98,8 +94,10 @@ async def test_what_is_ahead_are_the_bodies_that_were_not_cut() -> None:
 
 @pytest.mark.parametrize(
     ("more", "extras"),
-    [({}, 0), ({"tag": "t"}, TAG), ({"index_keys": ("k",)}, INDEX_KEYS), ({"properties": {"n": "v"}}, PROPERTIES),
-     ({"delay_level": 2}, DELAY), ({"delay_s": 0.0}, 0), ({"tag": "t", "delay_s": 5}, TAG | DELAY)],
+    [({}, 0), ({"tag": "t"}, TAG), ({"key": "k"}, KEY), ({"index_keys": ("k",)}, INDEX_KEYS),
+     ({"properties": {"n": "v"}}, PROPERTIES),
+     ({"delay_level": 2}, DELAY), ({"delay_s": 0.0}, 0),
+     ({"tag": "t", "delay_s": 5}, TAG | DELAY)],
 )  # fmt: skip
 async def test_a_send_knows_what_its_messages_have_besides_bodies(more: dict[str, Any], extras: int) -> None:
     messages = Message("orders", b"x"), Message("orders", b"x", **more)
@@ -150,7 +148,7 @@ async def test_an_error_that_ends_all_takes_the_place_of_being_late() -> None:
 
 
 def added(deadlines: Deadlines) -> PendingSend:
-    pending = PendingSend("orders", pack_bodies([b"x"]), None, choice=Choice(), ordering_key=None, born_at=0)
+    pending = PendingSend("orders", pack_bodies([b"x"]), None, choice=Choice(), key=None, born_at=0)
     pending.future = asyncio.get_running_loop().create_future()
     deadlines.add(pending)
     return pending

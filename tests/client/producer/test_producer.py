@@ -33,7 +33,7 @@ pytestmark = pytest.mark.virtual_time
 
 async def test_a_receipt_tells_where_the_message_lies(broker: FakeBroker) -> None:
     async with Producer(broker.address) as producer:
-        receipt = await producer.send(Message(TOPIC, b"paid", tag="paid", index_keys=("o-17",)), sharding_key="o-17")
+        receipt = await producer.send(Message(TOPIC, b"paid", tag="paid", index_keys=("o-17",)), key="o-17")
 
     assert (receipt.topic, receipt.queue_id, receipt.queue_offset) == (TOPIC, 0, 0)
     assert receipt.status is SendStatus.SEND_OK
@@ -153,7 +153,7 @@ async def test_what_is_wrong_with_a_call_is_said_before_anything_is_sent(broker:
         with pytest.raises(ValueError, match="one topic"):
             await producer.send_many([Message("a", b""), Message("b", b"")])
         with pytest.raises(ValueError, match="give one of"):
-            await producer.send(message(1), sharding_key="k", queue_id=1)
+            await producer.send(message(1), key="k", queue_id=1)
         assert list(await producer.send_many([])) == []
         assert list(await producer.send_bodies(TOPIC, [])) == []
 
@@ -252,8 +252,8 @@ async def test_one_way_messages_take_part_in_the_order_and_are_sent_again(broker
     broker.before_store = Script({3: errors.DiskFull("full")})
     async with Producer(broker.address) as producer:
         for i in range(0, 20, 2):
-            producer.send_nowait(message(i), sharding_key="k")
-            task = asyncio.create_task(producer.send(message(i + 1), sharding_key="k"))
+            producer.send_nowait(message(i), key="k")
+            task = asyncio.create_task(producer.send(message(i + 1), key="k"))
             await asyncio.sleep(0)
         await task
 
@@ -616,11 +616,11 @@ def _refuse_after(sequence: int, last: int) -> None:
 
 
 async def _send(producer: Producer) -> object:
-    return await producer.send(message(500), sharding_key="k")
+    return await producer.send(message(500), key="k")
 
 
 async def _send_many(producer: Producer) -> object:
-    return await producer.send_many([message(i) for i in range(500, 500 + MAX_COUNT + 5)], sharding_key="k")
+    return await producer.send_many([message(i) for i in range(500, 500 + MAX_COUNT + 5)], key="k")
 
 
 async def _flush(producer: Producer) -> object:
@@ -637,12 +637,12 @@ async def test_cancelling_at_any_step_leaks_nothing_and_keeps_the_order_of_other
             broker.topics.clear()
             broker.queues.clear()
             if known:
-                await producer.send(message(0), sharding_key="k")
-            before = asyncio.create_task(producer.send(message(1), sharding_key="k"))
+                await producer.send(message(0), key="k")
+            before = asyncio.create_task(producer.send(message(1), key="k"))
             await asyncio.sleep(0)
             cancelled = asyncio.ensure_future(call(producer))
             await asyncio.sleep(0)
-            after = asyncio.create_task(producer.send(message(2), sharding_key="k"))
+            after = asyncio.create_task(producer.send(message(2), key="k"))
             for _ in range(steps):
                 await asyncio.sleep(0)
             cancelled.cancel()

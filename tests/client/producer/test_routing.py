@@ -14,11 +14,20 @@ import pytest
 
 from rmq.client import Producer
 from rmq.client.producer.pending import PendingSend
-from rmq.client.producer.routing import REFRESH_S, ROUND_ROBIN, Choice, TopicRoute, choice, choose
+from rmq.client.producer.routing import (
+    REFRESH_S,
+    ROUND_ROBIN,
+    Choice,
+    TopicRoute,
+    by_int,
+    choice,
+    choose,
+    keyed,
+    runs_of,
+)
 from rmq.wire import errors
-from rmq.wire.batch.hashing import ShardingKey
 from rmq.wire.batch.texts import pack_bodies
-from rmq.wire.errors import QueueNotFound
+from rmq.wire.errors import ConfigError, QueueNotFound
 from rmq.wire.model import Message, MessageQueue
 from rmq.wire.protocol.ops import core as ops
 from rmq.wire.protocol.ops.core import Op, QueueInfo, TopicInfo
@@ -35,26 +44,22 @@ MESSAGE = Message("orders", b"x")
     ("key", "java_hash"),
     [
         ("o-17", 3351620),
-        ("", 0),
         ("hello", 99162322),
         ("polygenelubricants", -2147483648),
         ("é😀", 1996812),
-        (b"hello", 99162322),
         ("order-1", -1207111310),
-        (17, 17),
-        (-6, -6),
     ],
 )
-def test_a_sharding_key_maps_as_in_java(key: ShardingKey, java_hash: int) -> None:
+def test_a_key_maps_as_in_java(key: str, java_hash: int) -> None:
     """RocketMQ's SelectMessageQueueByHash: the absolute value of the hash, modulo the number of queues."""
-    assert choose(INFO, Choice(sharding_key=key), MESSAGE, 0) == abs(java_hash) % 4
+    assert choose(INFO, Choice(key=key), MESSAGE, 0) == abs(java_hash) % 4
 
 
 def test_growing_a_topic_moves_no_key() -> None:
     keys = [f"k{i}" for i in range(100)]
 
-    assert [choose(GROWN, Choice(sharding_key=key), MESSAGE, 0) for key in keys] == [
-        choose(INFO, Choice(sharding_key=key), MESSAGE, 0) for key in keys
+    assert [choose(GROWN, Choice(key=key), MESSAGE, 0) for key in keys] == [
+        choose(INFO, Choice(key=key), MESSAGE, 0) for key in keys
     ]
 
 
@@ -86,20 +91,65 @@ def test_a_selector_must_choose_one_of_the_queues(chosen: int | MessageQueue) ->
 def test_a_queue_is_chosen_in_one_way() -> None:
     with pytest.raises(ValueError, match="give one of"):
         choice("k", 1, None, None)
-    with pytest.raises(TypeError, match="str, bytes or int, not float"):
-        choice(1.5, None, None, None)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("key", "text"), [("k", "k"), (b"k", "k"), (17, "17"), (None, None)])
-def test_the_key_is_kept_with_the_message_as_text(key: ShardingKey | None, text: str | None) -> None:
-    assert Choice(sharding_key=key).ordering_key() == text
+@pytest.mark.parametrize("key", [1.5, 17, b"k"])
+def test_a_key_is_text(key: Any) -> None:
+    with pytest.raises(TypeError, match="the key must be a str, got"):
+        choice(key, None, None, None)
+    with pytest.raises(TypeError, match="the key must be a str, got"):
+        Message("orders", b"x", key=key)
+
+
+def test_a_key_is_not_empty() -> None:
+    with pytest.raises(ValueError, match="the key is empty"):
+        choice("", None, None, None)
+    with pytest.raises(ValueError, match="the key is empty"):
+        Message("orders", b"x", key="")
+
+
+@pytest.mark.parametrize(("arg", "key"), [(17, None), (-6, None), (None, "17"), (None, "-6"), (3, "17"), (0, "a")])
+def test_by_int_maps_as_a_java_integer(arg: int | None, key: str | None) -> None:
+    number = int(key or "") if arg is None else arg
+    wanted = Choice(selector=by_int, arg=arg)
+    message = Message("orders", b"x", key=key)
+
+    assert choose(INFO, wanted, message, 0) == abs(number) % 4
+    assert choose(GROWN, wanted, message, 0) == abs(number) % 4, "a topic that grew moves no number"
+
+
+@pytest.mark.parametrize(("arg", "key"), [(None, None), (None, "o-17"), (None, "1_7"), ("17", None), (1.5, "17")])
+def test_by_int_needs_a_whole_number(arg: Any, key: str | None) -> None:
+    with pytest.raises(ValueError, match="by_int needs a whole number, got"):
+        choose(INFO, Choice(selector=by_int, arg=arg), Message("orders", b"x", key=key), 0)
+
+
+def test_the_key_of_a_message_chooses_unless_the_caller_does() -> None:
+    assert keyed(ROUND_ROBIN, "k") == Choice("k")
+    for wanted in (Choice("k"), Choice(queue_id=3), Choice(selector=by_int)):
+        assert keyed(wanted, "k") is wanted
+    with pytest.raises(ConfigError, match="the message has the key 'k' and the call gives key='other'"):
+        keyed(Choice("other"), "k")
+
+
+def test_messages_with_different_keys_are_routed_one_by_one() -> None:
+    messages = [Message("orders", b"x", key=key) for key in ("a", "a", None, "b", "a")]
+
+    assert [(wanted, len(run)) for wanted, run in runs_of(ROUND_ROBIN, messages)] == [
+        (Choice("a"), 2), (ROUND_ROBIN, 1), (Choice("b"), 1), (Choice("a"), 1),
+    ]  # fmt: skip
+    assert runs_of(Choice(queue_id=1), messages) == [(Choice(queue_id=1), messages)]
+    with pytest.raises(ConfigError, match="the message has the key 'b'"):
+        runs_of(Choice("a"), messages)
+    with pytest.raises(ValueError, match="by_int needs a whole number, got key='a'"):
+        runs_of(Choice(selector=by_int), messages)
 
 
 # ---- the route of a topic
 
 
 def pending(wanted: Choice = ROUND_ROBIN, count: int = 1) -> PendingSend:
-    return PendingSend("orders", pack_bodies([b"x"] * count), None, choice=wanted, ordering_key=None, born_at=0)
+    return PendingSend("orders", pack_bodies([b"x"] * count), None, choice=wanted, key=None, born_at=0)
 
 
 def route_of(info: TopicInfo | None) -> TopicRoute:
@@ -135,7 +185,7 @@ def test_many_at_once_are_a_batch_of_their_own() -> None:
     assert [placed(route, count=2) for _ in range(5)] == [0, 1, 2, 3, 0]
 
 
-@pytest.mark.parametrize("wanted", [Choice(queue_id=3), Choice(sharding_key="polygenelubricants")])
+@pytest.mark.parametrize("wanted", [Choice(queue_id=3), Choice(key="polygenelubricants")])
 def test_a_message_for_a_certain_queue_goes_there_whosever_turn_it_is_and_takes_no_turn(wanted: Choice) -> None:
     route = route_of(INFO)
     expected = choose(INFO, wanted, None, 0)
@@ -241,7 +291,7 @@ async def test_nobody_asks_for_those_who_gave_up(broker: FakeBroker) -> None:
 @pytest.mark.virtual_time
 async def test_a_producer_learns_of_new_queues_within_30_s_and_keys_stay_where_they_are(broker: FakeBroker) -> None:
     async with Producer(broker.address) as producer:
-        kept = {key: (await producer.send(message(0), sharding_key=key)).queue_id for key in ("a", "b", "c", "d", "e")}
+        kept = {key: (await producer.send(message(0), key=key)).queue_id for key in ("a", "b", "c", "d", "e")}
         assert {(await producer.send(message(0))).queue_id for _ in range(8)} == {0, 1, 2, 3}
 
         broker.topics[TOPIC] = broker.topics[TOPIC]._replace(queues=[ops.QueueInfo(i, "fake") for i in range(6)])
@@ -250,7 +300,7 @@ async def test_a_producer_learns_of_new_queues_within_30_s_and_keys_stay_where_t
         await asyncio.sleep(1)
 
         assert {(await producer.send(message(0))).queue_id for _ in range(12)} == {0, 1, 2, 3, 4, 5}
-        assert {key: (await producer.send(message(0), sharding_key=key)).queue_id for key in kept} == kept
+        assert {key: (await producer.send(message(0), key=key)).queue_id for key in kept} == kept
 
 
 @pytest.mark.virtual_time
@@ -276,7 +326,7 @@ async def test_a_route_that_cannot_be_asked_for_again_is_used_on(broker: FakeBro
         broker.route_refusals = [errors.StoreFailed("not now")]
 
         for number in range(2, 6):
-            await producer.send(message(number), sharding_key="k")
+            await producer.send(message(number), key="k")
 
     assert broker.route_refusals == []
     assert sorted(numbers(broker)) == [1, 2, 3, 4, 5]
@@ -299,13 +349,13 @@ async def test_a_topic_that_is_gone_refuses_what_was_sent_and_the_next_send_make
 async def test_no_message_goes_to_a_topic_by_the_route_of_another_of_its_name(broker: FakeBroker) -> None:
     broker.create(TOPIC, 8)
     async with Producer(broker.address) as producer:
-        await producer.send(message(1), sharding_key=6)
+        await producer.send(message(1), selector=by_int, arg=6)
         broker.queues.clear()
         broker.create(TOPIC, 7)
 
         with pytest.raises(errors.TopicNotFound):
-            await producer.send(message(2), sharding_key=7)
-        assert (await producer.send(message(3), sharding_key=7)).queue_id == 0
+            await producer.send(message(2), selector=by_int, arg=7)
+        assert (await producer.send(message(3), selector=by_int, arg=7)).queue_id == 0
 
     assert numbers(broker) == [3]
 

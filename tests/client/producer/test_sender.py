@@ -24,7 +24,7 @@ pytestmark = pytest.mark.virtual_time
 @pytest.fixture
 async def producer_plain(broker: FakeBroker) -> AsyncIterator[Producer]:
     async with Producer(broker.address) as made:
-        await made.send(message(0), sharding_key="k")
+        await made.send(message(0), key="k")
         broker.producers[made.producer_id].answers.clear()
         broker.queues.clear()
         broker.stored.clear()
@@ -51,7 +51,7 @@ async def test_with_many_in_flight_the_order_of_calls_is_the_order_in_the_queue(
 async def test_the_window_is_as_wide_as_asked_for(broker: FakeBroker) -> None:
     async with Producer(broker.address, max_in_flight=3) as producer_plain:
         broker.create(TOPIC)
-        await producer_plain.send(message(0), sharding_key="k")
+        await producer_plain.send(message(0), key="k")
         broker.holding = True
         sending = asyncio.create_task(send_each(producer_plain, range(1, 10)))
         await asyncio.sleep(1)
@@ -214,13 +214,13 @@ async def test_each_call_in_a_turn_of_its_own_is_a_batch_of_its_own(
     broker: FakeBroker, producer_plain: Producer
 ) -> None:
     for number in range(5):
-        await producer_plain.send(message(number), sharding_key="k")
+        await producer_plain.send(message(number), key="k")
 
     assert [header.count for header in broker.stored] == [1] * 5
 
 
 async def test_calls_of_one_turn_travel_as_one_batch(broker: FakeBroker, producer_plain: Producer) -> None:
-    receipts = await asyncio.gather(*(producer_plain.send(message(i), sharding_key="k") for i in range(100)))
+    receipts = await asyncio.gather(*(producer_plain.send(message(i), key="k") for i in range(100)))
 
     assert [header.count for header in broker.stored] == [100]
     assert [receipt.queue_offset for receipt in receipts] == list(range(100))
@@ -239,9 +239,9 @@ async def test_batches_of_several_queues_share_a_frame(broker: FakeBroker, produ
 async def test_a_route_that_proved_wrong_is_asked_for_again(broker: FakeBroker, producer_plain: Producer) -> None:
     broker.topics.clear()
     with pytest.raises(errors.TopicNotFound):
-        await producer_plain.send(message(1), sharding_key="k")
+        await producer_plain.send(message(1), key="k")
 
-    await producer_plain.send(message(2), sharding_key="k")
+    await producer_plain.send(message(2), key="k")
 
     assert numbers(broker) == [2]
 
@@ -256,7 +256,7 @@ async def test_a_broker_with_another_store_is_asked_for_routes_again(
     await broker.start()
     await until(lambda: len(broker.hellos) == 2)
 
-    await producer_plain.send(message(1), sharding_key="k")
+    await producer_plain.send(message(1), key="k")
 
     assert numbers(broker) == [1]
 
@@ -278,8 +278,8 @@ async def test_a_frame_that_the_broker_cannot_take_fails_its_callers_and_the_lin
     broker.frame_refusals = [errors.BadRequest("no")]
 
     with pytest.raises(errors.BadRequest):
-        await producer_plain.send(message(1), sharding_key="k")
-    await producer_plain.send(message(2), sharding_key="k")
+        await producer_plain.send(message(1), key="k")
+    await producer_plain.send(message(2), key="k")
 
     assert numbers(broker) == [2]
     assert len(broker.hellos) == 2, "whether the number was spent is told by a new hello"
@@ -367,7 +367,7 @@ async def test_a_turn_that_was_long_enough_goes_on_in_the_next_without_an_answer
 
 
 async def send_in_turn(producer: Producer, numbers: range) -> list[Receipt]:
-    return [await producer.send(message(number), sharding_key="k") for number in numbers]
+    return [await producer.send(message(number), key="k") for number in numbers]
 
 
 async def rounds(broker: FakeBroker, many: int, *, times: int = 3, **settings: int) -> list[int]:
@@ -409,7 +409,7 @@ async def test_where_one_batch_only_may_be_in_flight_no_half_goes_ahead(broker: 
 async def test_the_second_half_of_longer_calls_is_told_its_own_offsets(broker: FakeBroker) -> None:
     broker.durable = False
     async with Producer(broker.address) as producer:
-        calls = [producer.send_many([message(2 * i), message(2 * i + 1)], sharding_key="k") for i in range(64)]
+        calls = [producer.send_many([message(2 * i), message(2 * i + 1)], key="k") for i in range(64)]
         receipts = await asyncio.gather(*calls)
 
     assert [[receipt.queue_offset for receipt in own] for own in receipts] == [[2 * i, 2 * i + 1] for i in range(64)]
@@ -421,7 +421,7 @@ async def test_all_are_told_what_the_hello_tells_of_a_batch_whose_answer_was_los
         broker.before_store = Script({1: DropAfter()})
 
         async with asyncio.timeout(5):
-            receipts = await asyncio.gather(*(producer.send(message(i), sharding_key="k") for i in range(64)))
+            receipts = await asyncio.gather(*(producer.send(message(i), key="k") for i in range(64)))
 
     assert [receipt.queue_offset for receipt in receipts] == list(range(64))
     assert [header.count for header in broker.stored] == [64]
@@ -434,7 +434,7 @@ async def test_whoever_is_stored_is_told_so_though_the_producer_ends_before(brok
     await producer.open()
 
     async def send(number: int) -> Receipt:
-        receipt = await producer.send(message(number), sharding_key="k")
+        receipt = await producer.send(message(number), key="k")
         if not number:
             if how == "close":
                 await producer.close()

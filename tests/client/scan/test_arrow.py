@@ -115,7 +115,7 @@ def row_sets(draw: st.DrawFn) -> Rows:
         born_at=draw(times | st.lists(times, min_size=count, max_size=count)),
         tags=column(st.none() | names),
         index_keys=column(st.lists(keys, max_size=3)),
-        ordering_keys=column(st.none() | texts),
+        keys=column(st.none() | texts),
         properties=column(st.dictionaries(names, texts, max_size=3)),
         attempts=column(st.integers(0, 65535)),
     )

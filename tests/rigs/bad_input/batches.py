@@ -25,7 +25,7 @@ GOOD = bytes(batch.encode("orders", 0, Rows([b"one", b"two"], BORN_AT)))
 
 
 def _columns(lengths: list[int], **changed: Any) -> bytes:
-    names = ("lengths", "tags", "index_keys", "index_key_hashes", "ordering_keys", "properties", "born_at", "attempts")
+    names = ("lengths", "tags", "index_keys", "index_key_hashes", "keys", "properties", "born_at", "attempts")
     columns = dict.fromkeys(names) | {"lengths": little("I", lengths), "born_at": BORN_AT} | changed
     packed: bytes = msgpack.packb(list(columns.values()))
     return packed

@@ -85,7 +85,7 @@ def test_the_minimal_golden_batch_reads_as_one_empty_message() -> None:
     (message,) = batch.read(golden(GOLDEN / "batch_minimal.hex"), stores=StoreIds(STORE_ID)).messages()
 
     assert (message.body, message.tag, message.index_keys, message.properties) == (b"", None, (), {})
-    assert (message.ordering_key, message.born_at) == (None, from_us(BORN_AT))
+    assert (message.key, message.born_at) == (None, from_us(BORN_AT))
 
 
 any_delay = st.tuples(st.integers(0, 65_535), st.just(0)) | st.tuples(st.just(0), times)
@@ -109,7 +109,7 @@ def test_any_rows_come_back(rows: Rows, delay: tuple[int, int]) -> None:
     assert [message.body for message in messages] == list(rows.bodies)
     assert [message.tag for message in messages] == column(rows.tags, None)
     assert [message.index_keys for message in messages] == column(rows.index_keys, ())
-    assert [message.ordering_key for message in messages] == column(rows.ordering_keys, None)
+    assert [message.key for message in messages] == column(rows.keys, None)
     assert [message.properties for message in messages] == column(rows.properties, {})
     assert [read.columns.attempts_of(i) for i in range(count)] == column(rows.attempts, 0)
     born = [rows.born_at] * count if isinstance(rows.born_at, int) else rows.born_at
@@ -341,7 +341,7 @@ ONE = Rows([b"x"], BORN_AT)
     [
         (ONE._replace(tags=["\ud800"]), "cannot be stored"),
         (ONE._replace(index_keys=[("\ud800",)]), "cannot be stored"),
-        (ONE._replace(ordering_keys=["\ud800"]), "cannot be stored"),
+        (ONE._replace(keys=["\ud800"]), "cannot be stored"),
         (ONE._replace(properties=[{"\ud800": ""}]), "cannot be stored"),
         (ONE._replace(properties=[{"a": "\ud800"}]), "cannot be stored"),
         (ONE._replace(properties=[{"": "x"}]), "a name of the column properties is empty"),
@@ -362,7 +362,7 @@ ONE = Rows([b"x"], BORN_AT)
         (ONE._replace(born_at=[]), "the column born_at has 0 entries for 1 messages"),
         (ONE._replace(tags=["a", "b"]), "the column tags has 2 entries for 1 messages"),
         (ONE._replace(index_keys=[]), "the column index_keys has 0 entries"),
-        (ONE._replace(ordering_keys=[]), "the column ordering_keys has 0 entries"),
+        (ONE._replace(keys=[]), "the column keys has 0 entries"),
         (ONE._replace(properties=[{}, {}]), "the column properties has 2 entries"),
         (ONE._replace(attempts=[]), "the column attempts has 0 entries"),
     ],
@@ -401,8 +401,8 @@ def test_a_batch_of_an_unknown_kind_is_not_made(kind: int) -> None:
         ONE._replace(tags=[None]),
         ONE._replace(tags=[""]),
         ONE._replace(index_keys=[()]),
-        ONE._replace(ordering_keys=[None]),
-        ONE._replace(ordering_keys=[""]),
+        ONE._replace(keys=[None]),
+        ONE._replace(keys=[""]),
         ONE._replace(properties=[{}]),
     ],
 )

@@ -22,7 +22,7 @@ from rmq.wire.stores import StoreIds
 from rigs.batches import BORN_AT, FULL, STORE_ID, assemble, little, parts_of, quick, sample, settings_of
 
 COUNT = 3
-NAMES = ["lengths", "tags", "index_keys", "index_key_hashes", "ordering_keys", "properties", "born_at", "attempts"]
+NAMES = ["lengths", "tags", "index_keys", "index_key_hashes", "keys", "properties", "born_at", "attempts"]
 
 
 def with_columns(changes: dict[str, Any], *more: object) -> bytes:
@@ -54,7 +54,7 @@ def use_every_accessor(data: bytes) -> None:
     for i, message in enumerate(read.messages()):
         assert columns.properties is None or len(message.properties) == columns.properties.counts[i]
         assert message.tag is None or message.tag
-        assert message.ordering_key is None or message.ordering_key
+        assert message.key is None or message.key
         assert message.born_at <= message.born_at.max.replace(tzinfo=message.born_at.tzinfo)
         assert 0 <= columns.attempts_of(i) <= 65535
         assert repr(message)
@@ -93,11 +93,11 @@ def test_the_tag_hashes_begin_with_no_tag() -> None:
 
 
 def test_absent_columns_read_as_nothing() -> None:
-    absent = dict.fromkeys(("tags", "index_keys", "index_key_hashes", "ordering_keys", "properties", "attempts"))
+    absent = dict.fromkeys(("tags", "index_keys", "index_key_hashes", "keys", "properties", "attempts"))
     columns = check({**absent, "born_at": BORN_AT})
 
     for i in range(COUNT):
-        assert (columns.tag(i), columns.index_keys_of(i), columns.ordering_key(i)) == (None, (), None)
+        assert (columns.tag(i), columns.index_keys_of(i), columns.key(i)) == (None, (), None)
         assert (columns.properties_of(i), columns.attempts_of(i), columns.born_at_of(i)) == ({}, 0, BORN_AT)
 
 
@@ -106,7 +106,7 @@ def test_answers_are_the_same_when_asked_again() -> None:
 
     for _ in range(2):
         assert columns.index_keys_of(2) == ("o-17", "größe")
-        assert columns.ordering_key(2) == "😀"
+        assert columns.key(2) == "😀"
         assert columns.properties_of(2) == {"trace": "", "währung": "€"}
 
 
@@ -152,8 +152,8 @@ def test_answers_are_the_same_when_asked_again() -> None:
         ("index_keys", None, "there are hashes of index keys and no index keys"),
         ("index_key_hashes", None, "the column index_key_hashes is not 3 numbers of 4 bytes"),
         ("index_key_hashes", bytes(16), "the column index_key_hashes is not 3 numbers of 4 bytes"),
-        ("ordering_keys", text_column(b"a", b"\x80", b""), "the column ordering_keys is not UTF-8"),
-        ("ordering_keys", {}, "the column ordering_keys is not lengths and bytes"),
+        ("keys", text_column(b"a", b"\x80", b""), "the column keys is not UTF-8"),
+        ("keys", {}, "the column keys is not lengths and bytes"),
         ("born_at", None, "the column born_at is not 3 numbers of 8 bytes"),
         ("born_at", True, "the column born_at is not 3 numbers of 8 bytes"),
         ("born_at", 1.5, "the column born_at is not 3 numbers of 8 bytes"),
@@ -306,7 +306,7 @@ def _texts(column: list[bytes]) -> list[bytes]:
 near: dict[str, st.SearchStrategy[Any]] = {
     "lengths": st.permutations([7, 0, 7]).map(lambda numbers: little("I", numbers)),
     "tags": st.tuples(few_names, u16s).map(list),
-    "ordering_keys": blobs.map(lambda texts: text_column(*texts)),
+    "keys": blobs.map(lambda texts: text_column(*texts)),
     "properties": near_properties(),
     "born_at": st.integers() .filter(lambda n: -(1 << 63) <= n < 1 << 64)
     | st.lists(st.integers(-(1 << 63), (1 << 63) - 1), min_size=3, max_size=3).map(lambda ns: little("q", ns)),

@@ -390,7 +390,9 @@ def test_a_second_class_of_messages_leaves_the_first_as_it_is() -> None:
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
 
-kinds = st.sampled_from([{}, {"tag": "t"}, {"index_keys": ("a", "b")}, {"properties": {"a": "b"}}, {"delay_level": 2}])
+kinds = st.sampled_from(
+    [{}, {"tag": "t"}, {"key": "k"}, {"index_keys": ("a", "b")}, {"properties": {"a": "b"}}, {"delay_level": 2}]
+)
 
 
 @given(st.lists(st.tuples(st.binary(max_size=20), kinds), min_size=1, max_size=30))

@@ -271,7 +271,7 @@ class QueueInfo(NamedTuple):
 
 
 class TopicInfo(NamedTuple):
-    """A topic; ``shards`` is the number that sharding keys are divided over."""
+    """A topic; ``shards`` is the number that keys are divided over."""
 
     topic: str
     generation: int
