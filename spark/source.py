@@ -69,6 +69,7 @@ COLUMNS: Final = {
     "queue_id": "int",
     "queue_offset": "bigint",
     "message_id": "string",
+    "key": "string",
     "tag": "string",
     "index_keys": "array<string>",
     "body": "binary",

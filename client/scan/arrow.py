@@ -47,12 +47,13 @@ _NO_TEXT: Final = pa.scalar(None, TEXT)
 _NO_TEXTS: Final = pa.array([], TEXT)
 _I64: Final = struct.Struct("<q")
 # The columns of the meta of a batch.
-_LENGTHS, _TAGS, _KEYS, _PROPERTIES, _BORN_AT, _ATTEMPTS = 0, 1, 2, 5, 6, 7
+_LENGTHS, _TAGS, _INDEX_KEYS, _KEYS, _PROPERTIES, _BORN_AT, _ATTEMPTS = 0, 1, 2, 4, 5, 6, 7
 ARROW_TYPES: Final[dict[str, pa.DataType]] = {
     "topic": TEXT,
     "queue_id": pa.int32(),
     "queue_offset": pa.int64(),
     "message_id": TEXT,
+    "key": TEXT,
     "tag": TEXT,
     "index_keys": pa.list_(pa.field("element", TEXT)),
     "body": pa.binary(),
@@ -176,14 +177,27 @@ def _dictionary(names: tuple[str | None, ...]) -> pa.Array:
     return pa.array(names, TEXT)
 
 
-def _index_keys(rows: BatchRun) -> pa.Array:
+def _key(rows: BatchRun) -> pa.Array:
     columns = rows.column(_KEYS)
     if not any(columns):
-        return _lists(constant(0, rows.count + 1), _NO_TEXTS)
-    used = [c or (bytes(4 * count), b"") for c, count in zip(columns, rows.counts, strict=True)]
+        return pa.nulls(rows.count, TEXT)
+    texts, _ = _texts("keys", columns, rows.counts)
+    return pc.if_else(pc.not_equal(pc.binary_length(texts), _ZERO), texts, _NO_TEXT)
+
+
+def _texts(name: str, columns: Sequence[Any], counts: Sequence[int]) -> tuple[pa.Array, Any]:
+    """Return the texts of a column, one a message, and their bytes in a row; an empty text stands for none."""
+    used = [c or (bytes(4 * count), b"") for c, count in zip(columns, counts, strict=True)]
     blob = concat(c[1] for c in used)
-    ends = bounds_of_parts("index_keys", [c[0] for c in used], rows.counts, [len(c[1]) for c in used])
-    texts = spans(TEXT, ends, blob)
+    ends = bounds_of_parts(name, [c[0] for c in used], counts, [len(c[1]) for c in used])
+    return spans(TEXT, ends, blob), blob
+
+
+def _index_keys(rows: BatchRun) -> pa.Array:
+    columns = rows.column(_INDEX_KEYS)
+    if not any(columns):
+        return _lists(constant(0, rows.count + 1), _NO_TEXTS)
+    texts, blob = _texts("index_keys", columns, rows.counts)
     is_some = pc.not_equal(pc.binary_length(texts), _ZERO)
     has_all = pc.all(is_some).as_py()
     if b" " not in blob:  # no message has more than one key
@@ -259,6 +273,7 @@ _BUILDERS: Final[dict[str, Callable[[BatchRun], pa.Array]]] = {
     "queue_id": _queue_id,
     "queue_offset": _queue_offset,
     "message_id": _message_id,
+    "key": _key,
     "tag": _tag,
     "index_keys": _index_keys,
     "body": _body,

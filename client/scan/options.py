@@ -47,8 +47,8 @@ from .bounds import Bound, check_order, end_of, is_number, start_of
 from .ranges import DEFAULT_RECORDS
 
 COLUMNS: Final = (
-    "topic", "queue_id", "queue_offset", "message_id", "tag", "index_keys", "body", "properties", "born_at",
-    "stored_at", "attempt",
+    "topic", "queue_id", "queue_offset", "message_id", "key", "tag", "index_keys", "body", "properties",
+    "born_at", "stored_at", "attempt",
 )  # fmt: skip
 """The columns there are, in the order they have unless told otherwise."""
 

@@ -178,8 +178,9 @@ def test_a_fault_that_stays_is_told_with_its_place(spark: SparkSession, fake_bro
 
 def test_the_schema_is_the_one_that_users_rely_on() -> None:
     assert ddl(COLUMNS) == (
-        "topic string, queue_id int, queue_offset bigint, message_id string, tag string, index_keys array<string>, "
-        "body binary, properties map<string,string>, born_at timestamp, stored_at timestamp, attempt int"
+        "topic string, queue_id int, queue_offset bigint, message_id string, key string, tag string, "
+        "index_keys array<string>, body binary, properties map<string,string>, born_at timestamp, "
+        "stored_at timestamp, attempt int"
     )
 
 

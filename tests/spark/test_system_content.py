@@ -101,6 +101,7 @@ def test_a_data_frame_and_a_consumer_see_the_same_messages(spark: SparkSession, 
 
     assert len(rows) == 120
     for row, message in zip(rows, consumed, strict=True):
+        assert row.key == message.key
         assert (row.queue_id, row.queue_offset, row.message_id) == (
             message.queue_id, message.queue_offset, message.message_id,
         )  # fmt: skip
@@ -155,7 +156,7 @@ def test_an_empty_topic_gives_an_empty_frame_with_all_columns(spark: SparkSessio
 
     frame = loaded(spark, real_broker.address, "nothing")
 
-    assert (frame.count(), frame.collect(), len(frame.columns)) == (0, [], 11)
+    assert (frame.count(), frame.collect(), len(frame.columns)) == (0, [], 12)
     assert frame.groupBy("tag").count().collect() == []
 
 

@@ -51,7 +51,7 @@ BODY = 100
 BIG_BODY = 2000
 DISTINCT = 500  # bodies in the topic of repeated ones
 TUPLE_QUEUES = 2  # of 8 are read by the reader of tuples, whose rate does not depend on it: it is slow enough so
-META = "topic,queue_id,queue_offset,message_id,tag,keys,properties,born_at,stored_at,attempt"
+META = "topic,queue_id,queue_offset,message_id,tag,index_keys,properties,born_at,stored_at,attempt"
 VARIANTS = (("unique", "unique", None), ("repeated", "repeated", None), ("no_body", "unique", META))
 WORKER_LIMIT_MB = 400
 
@@ -267,9 +267,9 @@ class TupleReader(DataSourceReader):
                     if message.queue_offset >= part.end:
                         break
                     yield (
-                        message.topic, message.queue_id, message.queue_offset, message.message_id, message.tag,
-                        list(message.index_keys), message.body, message.properties, message.born_at, message.stored_at,
-                        message.attempt,
+                        message.topic, message.queue_id, message.queue_offset, message.message_id, message.key,
+                        message.tag, list(message.index_keys), message.body, message.properties, message.born_at,
+                        message.stored_at, message.attempt,
                     )  # fmt: skip
                 at = batch.header.end_offset
         source.close()

@@ -79,6 +79,7 @@ def by_hand(stored_batches: Sequence[bytes]) -> list[dict[str, Any]]:
             "queue_id": message.queue_id,
             "queue_offset": message.queue_offset,
             "message_id": message.message_id,
+            "key": message.key,
             "tag": message.tag,
             "index_keys": list(message.index_keys),
             "body": message.body,
@@ -200,6 +201,12 @@ def test_a_batch_may_have_as_many_names_of_properties_as_there_are_codes() -> No
     assert {name for row in found[:2] for name, _ in row} == {f"{i}" for i in range(2 * half)}
 
 
+def test_a_key_is_null_where_a_message_has_none() -> None:
+    batches = in_line([Rows([b""] * 3, 0, keys=["ä", None, ""]), Rows([b""], 0), Rows([b""], 0, keys=["o 17"])])
+
+    assert built(batches, ["key"]).column(0).to_pylist() == ["ä", None, None, None, "o 17"]
+
+
 def test_a_message_without_keys_and_properties_has_empty_ones_not_null() -> None:
     assert built(in_line([Rows([b"x"], 0)]), ["index_keys", "properties"]).to_pylist() == [
         {"index_keys": [], "properties": []}
@@ -239,6 +246,9 @@ SOUND = Rows([b"ab", b"c"], [1, 2], ["t", None], [("k",), ("l", "m")], None, [{"
         (2, [b"\1\0\0\0\1\0\0\0", "\u00e4".encode()], "index_keys"),  # a bound within a character
         (2, [b"\1\0\0\0\1\0\0\0", "ab"], "index_keys"),
         (2, [b"\1\0\0\0"], "index_keys"),
+        (4, [b"\1\0\0\0\1\0\0\0", b"abc"], "key"),
+        (4, [b"\1\0\0\0\1\0\0\0", b"a\xff"], "key"),
+        (4, [b"\1\0\0\0"], "key"),
         (5, [["p"], b"\2\0\0\0", b"\0\0", b"\1\0\0\0", b"v"], "properties"),
         (5, [["p"], b"\1\0\0\0", b"\1\0", b"\1\0\0\0", b"v"], "properties"),
         (5, [["p"], b"\1\0\0\0", b"\0\0", b"\2\0\0\0", b"v"], "properties"),

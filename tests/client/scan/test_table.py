@@ -51,6 +51,7 @@ def test_a_table_has_all_columns_and_all_messages_queue_by_queue(broker: FakeBro
             "queue_id": 0,
             "queue_offset": 13,
             "message_id": table.column("message_id")[13].as_py(),
+            "key": None,
             "tag": "odd",
             "index_keys": [],
             "body": b"0-13",
