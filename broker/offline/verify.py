@@ -177,12 +177,13 @@ class Verification:
             self._verify_entries(
                 queue, header, entries(header.physical_offset, header.size, header.count, columns.tags)
             )
-            if columns.index_key_hashes is not None:
+            searchable = columns.searchable_hashes()
+            if searchable is not None:
                 while self._starts[-1:] and self._segment + 1 < len(self._starts):
                     if self._starts[self._segment + 1] > header.physical_offset:
                         break
                     self._segment += 1
-                hashes = hash_column(columns.index_key_hashes)
+                hashes = hash_column(searchable)
                 self._keyed[self._starts[self._segment]][header.physical_offset] = hashes
 
     def damaged(self, damage: LogDamage) -> None:
@@ -278,6 +279,9 @@ class Verification:
                 self._unreadable(error)
 
     def _verify_key_file(self, index: KeyIndex, piece: LogFile, place: str) -> None:
+        if index.has_older_format(piece.start):
+            self._find(False, place, "it has the format of an older version; the next start makes it anew")
+            return
         expected, listed_keys = self._keyed[piece.start], {}
         for item in index.listed(piece.start):
             if isinstance(item, IndexGap):

@@ -10,8 +10,11 @@ index cannot speak of (damage, a missing file) as an :class:`IndexGap`, to be re
 to these files, no wrong message is found and none is missed. :meth:`KeyIndex.extend` and :meth:`KeyIndex.flush` belong
 to one thread at a time; searches may run in others meanwhile.
 
-A block covers a range of the log. It copies the hash column of every batch with keys in that range; batches without
-keys are covered and not listed. Header integers are big-endian, columns little-endian, as in a batch::
+A block covers a range of the log. It lists every batch in it that has keys or index keys: a copy of its hash column of
+index keys, then the hash of each key that differs from the one before. Batches without either are covered and not
+listed. Version 1 listed index keys alone; a start indexes the log again where it finds such a file.
+
+Header integers are big-endian, columns little-endian, as in a batch::
 
      0 u32 magic             4 u16 version       6 u16 zero
      8 u32 header_crc (of 12 to 56)             12 u32 column_crc (of 56 to the end)
@@ -208,9 +211,35 @@ class KeyIndex:
         for segment in segments:
             if from_scratch or segment not in starts:
                 self.drop(segment)
-            elif segment >= current:
+            elif segment >= current and not self.has_older_format(segment):
                 self.cut(segment, begin)
         self.extend(current, [], begin, begin)
+
+    def is_outdated(self) -> bool:
+        """
+        Return whether a file has an older format, so that the log must be indexed again from its start.
+
+        Such a file stays until the walk over the log comes to its segment: a start that ends early is followed by one
+        that finds the others.
+        """
+        try:
+            return any(self.has_older_format(segment) for segment in self.segments())
+        except OSError:
+            return False  # recovery tells of a directory that cannot be read
+
+    def has_older_format(self, segment: int) -> bool:
+        """Return whether an older version wrote the file of a segment."""
+        try:
+            fd = self._files.open_to_read(self._path(segment))
+        except OSError:
+            return False
+        try:
+            start = self._files.read(fd, _START.size, 0)
+        except OSError:
+            return False
+        finally:
+            self._files.close(fd)
+        return len(start) == _START.size and _START.unpack(start)[0] == MAGIC and _START.unpack(start)[1] < VERSION
 
     def cut(self, segment: int, position: int) -> int:
         """
@@ -438,7 +467,7 @@ def _may_hold(head: BlockHead, wanted: KeySearch) -> bool:
 
 
 MAGIC: Final = 0x524D4B49  # RMKI
-VERSION: Final = 1
+VERSION: Final = 2  # 1 had no hashes of keys
 HEADER: Final = 56
 PIECE: Final = 256 << 10  # bytes searched at once: a fraction of a millisecond
 _HEADER = struct.Struct(">IHHIIIIQQqq")
@@ -450,7 +479,7 @@ _SWAP = sys.byteorder == "big"
 
 
 class KeyEntry(NamedTuple):
-    """A batch with keys: where it lies, when it was stored, and its hash column as the batch has it."""
+    """A batch with keys: where it lies, when it was stored, and its hashes as a column of a batch."""
 
     position: int
     stored_at: int
@@ -600,7 +629,7 @@ def cut(block: Block, position: int) -> Block:
 
 
 def hash_column(hashes: array[int]) -> bytes:
-    """The hash column of a batch as bytes, as the batch itself has it."""
+    """Return hashes as a column of a batch."""
     return _little(hashes)
 
 

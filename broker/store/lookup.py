@@ -120,11 +120,14 @@ def _indexes(query: Query, position: int, data: bytes, alive: Alive) -> list[int
         return []
     if not query.since_us <= header.stored_at < query.until:
         return []
-    if columns.index_keys is None or query.key.encode() not in columns.index_keys.blob:  # before anything is decoded
-        return []
+    wanted = query.key.encode()
+    if not any(texts is not None and wanted in texts.blob for texts in (columns.index_keys, columns.keys)):
+        return []  # before anything is decoded
     first = batches.handle(position, 0)
     count = min(header.count, query.before - first) if query.before else header.count
-    return [index for index in range(count) if query.key in columns.index_keys_of(index)]
+    return [
+        index for index in range(count) if columns.key(index) == query.key or query.key in columns.index_keys_of(index)
+    ]
 
 
 def _is_message(

@@ -113,6 +113,9 @@ class MessageStore:
         """
         known = self._load_checkpoint()
         missing = None if known is None else checkpoints.missing_index(known, self.files, self._index_directory)
+        is_outdated = known is not None and self.keys.is_outdated()
+        if is_outdated and missing is None:
+            missing = "the key index has the format of an older version"
         begin = self.log.start if known is None or missing is not None else known.position
         proven = 0 if known is None else known.position
         needs_head = self.log.start > 0 and (known is None or missing is not None)
@@ -131,9 +134,8 @@ class MessageStore:
                 head = read_head(self.files, str(self.log.segments[0].path), self.log.start)
                 obsolete = rebuild.raise_minimums(head.changes if head is not None else ())
         starts = [segment.start for segment in self.log.segments]
-        self.keys.recover(
-            starts, max(begin, proven), from_scratch=known is None
-        )  # what it keeps is passed over by the walk
+        # What the key index keeps is passed over by the walk, which cuts a file of an older format when it comes to it.
+        self.keys.recover(starts, begin if is_outdated else max(begin, proven), from_scratch=known is None)
         self.backlog.begin(begin)
         cut = Recovery(self.files, self.log, self.directory.quarantine, rebuild, proven).run(begin)
         rebuild.ended()
@@ -489,8 +491,9 @@ class Publication(NamedTuple):
 
 
 def keyed_of(position: int, stored_at: int, columns: Columns) -> KeyedBatch | None:
-    """A batch as the key index notes it; None without keys."""
-    return None if columns.index_key_hashes is None else KeyedBatch(position, stored_at, columns.index_key_hashes)
+    """Return a batch as the key index notes it; None without keys and index keys."""
+    hashes = columns.searchable_hashes()
+    return None if hashes is None else KeyedBatch(position, stored_at, hashes)
 
 
 MAX_LISTED_TOPICS: Final = 1000  # in one answer

@@ -42,11 +42,14 @@ def make_batch(
     by: ProducerMark | None = None,
     tags: Sequence[str | None] | None = None,
     index_keys: Sequence[Sequence[str]] | None = None,
+    keys: Sequence[str | None] | None = None,
 ) -> bytes:
     """A batch as a producer sends it."""
     mark = by if by is not None else ProducerMark()
     return bytes(
-        batches.encode(to.topic, to.queue_id, Rows(bodies, BORN_AT, tags=tags, index_keys=index_keys), by=mark)
+        batches.encode(
+            to.topic, to.queue_id, Rows(bodies, BORN_AT, tags=tags, index_keys=index_keys, keys=keys), by=mark
+        )
     )
 
 

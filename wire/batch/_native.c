@@ -181,6 +181,50 @@ failed:
     return NULL;
 }
 
+PyDoc_STRVAR(hash_texts_doc,
+             "hash_texts(texts in a row, lengths as u32) -> CRC-32 of each as u32, without those of empty texts and of\n"
+             "a text that equals the one before it");
+
+static int get_column(PyObject *column, Py_ssize_t width, Py_buffer *view);
+
+static PyObject *
+hash_texts(PyObject *module, PyObject *const *args, Py_ssize_t given)
+{
+    if (given != 2 || !PyBytes_CheckExact(args[0])) {
+        PyErr_SetString(PyExc_TypeError, hash_texts_doc);
+        return NULL;
+    }
+    Py_buffer view;
+    if (get_column(args[1], 4, &view) < 0) {
+        return NULL;
+    }
+    const uint32_t *length = view.buf;
+    const char *text = PyBytes_AS_STRING(args[0]), *before = text;
+    Py_ssize_t count = view.len / 4, left = PyBytes_GET_SIZE(args[0]), made = 0, size_before = 0;
+    PyObject *hashes = PyBytes_FromStringAndSize(NULL, count * 4);
+    uint32_t *hash = hashes == NULL ? NULL : (uint32_t *)PyBytes_AS_STRING(hashes);
+    for (Py_ssize_t i = 0; hashes != NULL && i < count; i++) {
+        Py_ssize_t size = length[i];
+        if (size > left) {
+            PyErr_SetString(PyExc_ValueError, "the texts are shorter than their lengths");
+            Py_CLEAR(hashes);
+            break;
+        }
+        if (size && (size != size_before || memcmp(text, before, (size_t)size) != 0)) {
+            hash[made++] = crc_of(text, size);
+        }
+        before = text;
+        size_before = size;
+        text += size;
+        left -= size;
+    }
+    PyBuffer_Release(&view);
+    if (hashes != NULL && made < count) {
+        _PyBytes_Resize(&hashes, made * 4);
+    }
+    return hashes;
+}
+
 PyDoc_STRVAR(pack_codes_doc, "pack_codes(list of values, dictionary of their codes) -> codes as u16 or None");
 
 static PyObject *
@@ -529,6 +573,7 @@ boottime(PyObject *module, PyObject *nothing)
 static PyMethodDef functions[] = {
     {"join_bodies", join_bodies, METH_O, join_bodies_doc},
     {"pack_keys", pack_keys, METH_O, pack_keys_doc},
+    {"hash_texts", (PyCFunction)(void (*)(void))hash_texts, METH_FASTCALL, hash_texts_doc},
     {"pack_codes", (PyCFunction)(void (*)(void))pack_codes, METH_FASTCALL, pack_codes_doc},
     {"highest", highest, METH_O, highest_doc},
     {"tally", tally, METH_O, tally_doc},

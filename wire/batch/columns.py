@@ -10,11 +10,12 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate, groupby, pairwise
 from typing import Any, NamedTuple
 
 from .. import unpacking
 from ..errors import BadBatch, MessageTooLarge
+from .checksum import crc32
 from .hashing import tag_bloom, tag_hash
 from .layout import MAX_BODY, MAX_TAG, MAX_TIME, Buffer, Header
 from .native import native
@@ -116,6 +117,13 @@ class Columns:
             self._keys = self.keys.texts()
         return self._keys[index] or None
 
+    def searchable_hashes(self) -> array[int] | None:
+        """Return the hashes that the batch is searched by: of its index keys, then of its keys; None without any."""
+        if self.keys is None:
+            return self.index_key_hashes
+        hashes = hash_texts(self.keys)
+        return hashes if self.index_key_hashes is None else self.index_key_hashes + hashes
+
     def properties_of(self, index: int) -> dict[str, str]:
         """A copy of the properties of a message."""
         if self.properties is None:
@@ -131,6 +139,21 @@ class Columns:
     def attempts_of(self, index: int) -> int:
         """How often a message was delivered before this batch was made."""
         return 0 if self.attempts is None else self.attempts[index]
+
+
+def hash_texts(column: TextColumn) -> array[int]:
+    """Return the CRC-32 of each text; an empty text has none, and equal neighbours share one."""
+    if native is None:
+        return hash_any_texts(column)
+    hashes = array("I")
+    hashes.frombytes(native.hash_texts(column.blob, column.lengths))
+    return hashes
+
+
+def hash_any_texts(column: TextColumn) -> array[int]:
+    """The same, without a compiled function."""
+    texts = (column.blob[a:b] for a, b in pairwise(column.bounds()))
+    return array("I", [crc32(text) for text, _ in groupby(texts) if text])
 
 
 def unpack_meta(meta: memoryview, header: Header) -> list[Any]:

@@ -11,11 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
+from zlib import crc32
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rmq.broker.offline.verify import Verification
 from rmq.broker.store import key_index
 from rmq.broker.store.files import Files
 from rmq.broker.store.key_index import (
@@ -32,7 +34,9 @@ from rmq.broker.store.key_index import (
     pack,
     parse_head,
 )
+from rmq.wire.batch.columns import Columns
 
+from ..builders import Opened
 from rigs.batches import little, quick
 
 EVER = 1 << 60
@@ -432,8 +436,68 @@ def test_the_header_never_changes() -> None:
     (block,) = pack([KeyEntry(4096, 1_700_000_000_123_456, hash_column(array("I", [0xA1B2C3D4])))], 1024, 8192)
 
     assert (key_index.VERSION, block.packed().hex()) == (
-        1,
-        "524d4b49" "0001" "0000" + block.packed()[8:16].hex() + "00000001" "00000001"
+        2,
+        "524d4b49" "0002" "0000" + block.packed()[8:16].hex() + "00000001" "00000001"
         "0000000000000400" "0000000000002000" "00060a2418202240" "00060a2418202240"
         "0010000000000000" "00000000" "d4c3b2a1",
     )  # fmt: skip
+
+
+# ---- files of an older version, which had no hashes of keys
+
+
+@pytest.fixture
+def old_store(memory_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, list[int]]:
+    """A stopped store of several segments, whose key index is as the first version wrote it; and its positions."""
+    with monkeypatch.context() as old:
+        old.setattr(key_index, "VERSION", 1)
+        old.setattr(Columns, "searchable_hashes", lambda columns: columns.index_key_hashes)
+        opened = Opened(memory_path, segment_bytes=900)
+        placed = [opened.append(b"%d" % i, index_keys=[(f"i-{i}",)], keys=[f"o-{i}"]) for i in range(9)]
+        opened.checkpoint()
+        opened.close()
+    return memory_path, [place.physical_offset for place in placed]
+
+
+def versions(path: Path) -> list[int]:
+    return [int.from_bytes(file.read_bytes()[4:6], "big") for file in sorted((path / "index").iterdir())]
+
+
+def test_files_of_an_older_version_are_made_anew_at_a_start(old_store: tuple[Path, list[int]]) -> None:
+    path, positions = old_store
+    assert set(versions(path)) == {1} and len(versions(path)) > 2
+    log = {file: file.read_bytes() for file in (path / "commitlog").iterdir()}
+
+    opened = Opened(path, segment_bytes=900)
+    opened.checkpoint()
+
+    ranges = opened.store.reader().ranges()
+    for i, position in enumerate(positions):
+        for key in (f"i-{i}", f"o-{i}"):
+            assert list(opened.store.keys.search(wanted(crc32(key.encode())), ranges)) == [Hit(position)]
+    opened.close()
+    assert set(versions(path)) == {2}
+    assert all(file.read_bytes().startswith(data) for file, data in log.items()), "the log does not change"
+    assert Verification(path).run().findings == []
+
+
+def test_a_start_that_ends_early_leaves_the_files_it_did_not_come_to(old_store: tuple[Path, list[int]]) -> None:
+    path, _ = old_store
+    index = KeyIndex(Files(), path / "index")
+    starts = index.segments()
+
+    index.recover(starts, starts[0], anew=False)
+
+    assert [index.has_older_format(segment) for segment in starts] == [False, *[True] * (len(starts) - 1)]
+    assert index.is_outdated()
+
+
+def test_a_verification_names_files_of_an_older_version(old_store: tuple[Path, list[int]]) -> None:
+    path, _ = old_store
+
+    findings = Verification(path).run().findings
+
+    assert len(findings) == len(versions(path))
+    assert {finding.text for finding in findings} == {
+        "it has the format of an older version; the next start makes it anew"
+    }

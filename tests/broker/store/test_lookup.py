@@ -71,6 +71,17 @@ def log(tmp_path: Path) -> Iterator[Log]:
         yield Log(reader, positions, paths)
 
 
+def test_a_message_is_found_by_its_key_and_by_its_index_keys(tmp_path: Path) -> None:
+    rows = Rows([b"1", b"2", b"3"], BORN_AT, index_keys=[("a",), ("b",), ()], keys=["o 17", None, "b"])
+    data = stamped(batches.encode("orders", 2, rows), STAMP._replace(physical_offset=4096, stored_at=1000, topic_gen=5))
+    path = tmp_path / f"{4096:020d}"
+    path.write_bytes(data)
+    with LogReader(Files(), [(4096, path)], 4096 + len(data)) as reader:
+        log = Log(reader, [4096], [path])
+        for key, indexes in (("a", [0]), ("b", [2, 1]), ("o 17", [0]), ("o", [])):
+            assert [found for _, found in log.find(Query(key), Hit(4096))[0]] == ([indexes] if indexes else [])
+
+
 def test_segments_and_positions_of_a_log(log: Log) -> None:
     assert log.reader.ranges() == [(4096, log.positions[5]), (log.positions[5], log.reader.end)]
     assert log.reader.first == 4096

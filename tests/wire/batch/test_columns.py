@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Callable
 from itertools import accumulate, pairwise
 from typing import Any
 from zlib import crc32
@@ -14,7 +15,15 @@ from hypothesis import strategies as st
 
 from rmq.wire.batch import batch, layout
 from rmq.wire.batch.batch import Rows
-from rmq.wire.batch.columns import Columns, check_columns, check_times, tag_names
+from rmq.wire.batch.columns import (
+    Columns,
+    TextColumn,
+    check_columns,
+    check_times,
+    hash_any_texts,
+    hash_texts,
+    tag_names,
+)
 from rmq.wire.batch.hashing import tag_bloom, tag_hash
 from rmq.wire.errors import BadBatch, Refused
 from rmq.wire.stores import StoreIds
@@ -75,6 +84,23 @@ def test_the_tags_of_a_batch_are_read_from_its_meta_alone() -> None:
         tags = check_columns(meta, header).tags
 
         assert tag_names(meta) == ([] if tags is None else tags.names)
+
+
+@pytest.mark.parametrize("hashing", [hash_texts, hash_any_texts])
+def test_a_batch_is_searched_by_its_index_keys_and_by_its_keys(hashing: Callable[[TextColumn], array[int]]) -> None:
+    texts = ["o-1", "o-1", "", "o-1", "größe", "größe", "o-2"]
+    encoded = [text.encode() for text in texts]
+    column = TextColumn(array("I", map(len, encoded)), b"".join(encoded))
+
+    assert list(hashing(column)) == [crc32(text.encode()) for text in ("o-1", "o-1", "größe", "o-2")]
+
+
+@given(st.lists(st.sampled_from(["", "a", "b", "ab", "o-17", "größe" * 5])))
+def test_texts_are_hashed_as_python_does(texts: list[str]) -> None:
+    encoded = [text.encode() for text in texts]
+    column = TextColumn(array("I", map(len, encoded)), b"".join(encoded))
+
+    assert hash_texts(column) == hash_any_texts(column)
 
 
 def test_the_key_hashes_are_the_crc_of_each_key() -> None:

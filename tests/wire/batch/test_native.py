@@ -84,6 +84,16 @@ def test_a_body_that_is_none_is_named(wrong: object) -> None:
 
 # ---- keys
 
+
+def test_texts_that_are_shorter_than_their_lengths_are_not_hashed() -> None:
+    for module in COMPILED:
+        with pytest.raises(ValueError, match="shorter than their lengths"):
+            module.hash_texts(b"abc", array("I", [1, 3]))
+        with pytest.raises(TypeError):
+            module.hash_texts(bytearray(b"abc"), array("I", [3]))
+        assert module.hash_texts(b"", array("I")) == b""
+
+
 keys_of = st.lists(
     st.tuples(st.text(st.characters(max_codepoint=0x2FF, exclude_characters=" "), min_size=1)), min_size=1
 )
