@@ -59,7 +59,8 @@ class DeadFilter:
 
     offsets: tuple[Span, ...] = ()
     ids: tuple[str, ...] = ()  # of dead letters, or of the messages they were
-    keys: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()  # keys or index keys
+    index_keys: tuple[str, ...] = ()
     origin_topic: str | None = None
     origin_queue: int | None = None
     reason: str | None = None  # a part of it
@@ -76,7 +77,7 @@ class DeadFilter:
     def needs_messages(self) -> bool:
         """Whether a dead letter has to be read before it can be judged."""
         others = (self.origin_topic, self.origin_queue, self.reason, self.since, self.until)
-        return bool(self.ids or self.keys) or any(other is not None for other in others)
+        return bool(self.ids or self.keys or self.index_keys) or any(other is not None for other in others)
 
     def spans(self, first: int, end: int, runs: Iterable[DeadRun]) -> list[Span]:
         """
@@ -98,7 +99,8 @@ class DeadFilter:
         said = letter.properties
         return (
             (not self.ids or letter.message_id in self.ids or said.get("RMQ_ORIGIN_ID") in self.ids)
-            and (not self.keys or not set(self.keys).isdisjoint(letter.index_keys))
+            and (not self.keys or letter.key in self.keys or not set(self.keys).isdisjoint(letter.index_keys))
+            and (not self.index_keys or not set(self.index_keys).isdisjoint(letter.index_keys))
             and (self.origin_topic is None or said.get("RMQ_ORIGIN_TOPIC") == self.origin_topic)
             and (self.origin_queue is None or said.get("RMQ_ORIGIN_QUEUE") == str(self.origin_queue))
             and (self.reason is None or self.reason.casefold() in said.get("RMQ_DEAD_REASON", "").casefold())
@@ -160,7 +162,10 @@ _CONDITIONS: Final = (
         "--id", "ids", metavar="ID", multiple=True,
         help="Only the dead letter with this id, or of the message with it. May be repeated.",
     ),
-    click.option("--key", "keys", metavar="KEY", multiple=True, help="With this key. May be repeated."),
+    click.option("--key", "keys", metavar="KEY", multiple=True, help="With this key or index key. May be repeated."),
+    click.option(
+        "--index-key", "index_keys", metavar="KEY", multiple=True, help="With this index key. May be repeated."
+    ),
     click.option("--origin-topic", metavar="TOPIC", help="Only messages from this topic."),
     click.option("--origin-queue", metavar="N", type=click.IntRange(0), help="Only messages from queue N."),
     click.option("--reason", metavar="TEXT", help="Only if the reason contains TEXT, ignoring case."),

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rmq.wire.protocol.ops.redelivery import DeadRow
 
 LIST_COLUMNS: Final = ("group", "waiting", "replayed", "dropped", "oldest", "newest")
-SHOW_COLUMNS: Final = ("offset", "state", "died_at", "origin", "attempts", "index_keys", "reason", "body")
+SHOW_COLUMNS: Final = ("offset", "state", "died_at", "origin", "attempts", "key", "index_keys", "reason", "body")
 SHOWN: Final = 40  # characters of a reason or body in a table
 
 VERBS: Final = {REPLAYED: ("replay", "replayed"), DROPPED: ("drop", "dropped")}
@@ -58,9 +58,10 @@ def letters_text(shown: Sequence[tuple[StoredMessage, str]], columns: int = 0) -
 
 
 def _letter_lines(letter: StoredMessage, state: str, columns: int) -> str:
-    offset, _, _, origin, attempts, index_keys, _, _ = letter_cells(letter, state)
+    offset, _, _, origin, attempts, key, index_keys, _, _ = letter_cells(letter, state)
     lines = [
         f"@{offset} {state}, {_short_time(letter.stored_at)}, of {origin}, failed {attempts}x"
+        + (f", key {key}" if key else "")
         + (f", index keys {index_keys}" if index_keys else ""),
         f"    reason: {letter.properties.get('RMQ_DEAD_REASON') or '-'}",
         f"    body: {letter.body[: 4 * columns].decode(errors='backslashreplace')}",
@@ -90,7 +91,7 @@ def letter_cells(letter: StoredMessage, state: str) -> list[object]:
     body = letter.body.decode(errors="backslashreplace")
     return [
         letter.queue_offset, state, _time(letter.stored_at), origin, shown["attempts"],
-        " ".join(letter.index_keys) or None, cut(shown["reason"] or "", SHOWN) or None, cut(body, SHOWN),
+        letter.key, " ".join(letter.index_keys) or None, cut(shown["reason"] or "", SHOWN) or None, cut(body, SHOWN),
     ]  # fmt: skip
 
 

@@ -13,7 +13,14 @@ from ..output import terminal
 from ..output.render import cut, iso, lag_remarks, no_such_key, printable, stored_object, table, to_json
 from ..shell.command import Group
 from ..shell.connect import ask
-from ..shell.options import admin_options, key_of_option, message_id_argument, time_of_option
+from ..shell.options import (
+    admin_options,
+    index_key_of_option,
+    key_of_option,
+    message_id_argument,
+    refuse_two_keys,
+    time_of_option,
+)
 from .tail import tail, tail_line
 from .trace import trace
 
@@ -21,7 +28,7 @@ if TYPE_CHECKING:
     from rmq.client import FoundMessages
     from rmq.wire.model import StoredMessage
 
-COLUMNS = ("stored_at", "topic", "queue_id", "queue_offset", "message_id", "tag", "index_keys", "body")
+COLUMNS = ("stored_at", "topic", "queue_id", "queue_offset", "message_id", "key", "tag", "index_keys", "body")
 BODY_SHOWN = 40  # characters of a body in a table
 CARD_BODY = 4096  # characters of a body that a terminal is shown
 
@@ -67,12 +74,17 @@ def get(message_id: str, full: bool, broker: str, as_json: bool) -> None:
     examples="""
     rmq-admin message query --key o-17
     rmq-admin message query --key o-17 --topic orders --since 10m
+    rmq-admin message query --index-key c-3
     rmq-admin message query --key o-17 --since 2026-01-31T12:00 --until 2026-01-31T13:00 --json
     """,
 )
 @click.option(
-    "--key", metavar="KEY", required=True, callback=key_of_option, help="One of the keys the messages were sent with."
+    "--key",
+    metavar="KEY",
+    callback=key_of_option,
+    help="The key the messages were sent with, or one of their index keys.",
 )
+@click.option("--index-key", metavar="KEY", callback=index_key_of_option, help="One of their index keys.")
 @click.option("--topic", metavar="TOPIC", help="Only messages of this topic.")
 @click.option(
     "--since", metavar="TIME", callback=time_of_option,
@@ -83,7 +95,8 @@ def get(message_id: str, full: bool, broker: str, as_json: bool) -> None:
 @admin_options
 def query(
     *,
-    key: str,
+    key: str | None,
+    index_key: str | None,
     topic: str | None,
     since: datetime | None,
     until: datetime | None,
@@ -92,19 +105,22 @@ def query(
     as_json: bool,
 ) -> None:
     """
-    Show the messages that have a key, newest first.
+    Show the messages that have a key or an index key, newest first.
 
     Times are shown in UTC. With --json: one object per line, with the whole body. Standard error says if the index
     lags or more messages may match.
     """
-    found = ask(broker, lambda admin: admin.query_messages(key, topic, since, until, limit))
+    refuse_two_keys(key, index_key)
+    if key is None and index_key is None:
+        raise click.UsageError("Missing option '--key' or '--index-key'.")
+    found = ask(broker, lambda admin: admin.query_messages(key, topic, since, until, limit, index_key=index_key))
     if as_json:
         for item in found.messages:
             click.echo(to_json(stored_object(item)))
     elif found.messages:
         click.echo(query_text(found.messages, terminal.columns()), nl=False)
     if not found.messages:
-        click.echo(no_such_key(key), err=True)
+        click.echo(no_such_key(key, index_key), err=True)
     for remark in remarks(found):
         click.echo(remark, err=True)
 
@@ -151,6 +167,6 @@ def _cells(item: StoredMessage) -> list[object]:
     shown = cut(body, BODY_SHOWN)
     stored_at = iso(item.stored_at)
     return [
-        stored_at, item.topic, item.queue_id, item.queue_offset, item.message_id, item.tag,
+        stored_at, item.topic, item.queue_id, item.queue_offset, item.message_id, item.key, item.tag,
         " ".join(item.index_keys), shown,
     ]  # fmt: skip

@@ -18,7 +18,7 @@ from ..output.stdout import Output, OutputClosed
 from ..shell import exit_codes
 from ..shell.command import Command, Failure, run
 from ..shell.connect import admin_of
-from ..shell.options import admin_options, key_of_option, time_of_option
+from ..shell.options import admin_options, index_key_of_option, key_of_option, refuse_two_keys, time_of_option
 from ..shell.signals import until_signal
 from .groups import ask_ahead
 
@@ -55,6 +55,7 @@ class TailQuery(NamedTuple):
     key: str | None = None
     lines: int | None = None
     since: datetime | None = None
+    index_key: str | None = None
 
     @property
     def most(self) -> int:
@@ -63,6 +64,11 @@ class TailQuery(NamedTuple):
             return self.lines
         return LINES if self.since is None else LINES_SINCE
 
+    @property
+    def has_key(self) -> bool:
+        """Return whether only messages of a key are wanted."""
+        return self.key is not None or self.index_key is not None
+
     def has(self, message: StoredMessage) -> bool:
         """Whether a message is of these queues, tags and keys."""
         wanted = tags.parse(self.expression)
@@ -70,7 +76,8 @@ class TailQuery(NamedTuple):
         return (
             is_queue
             and (wanted is None or message.tag in wanted)
-            and (self.key is None or self.key in message.index_keys)
+            and (self.key is None or self.key == message.key or self.key in message.index_keys)
+            and (self.index_key is None or self.index_key in message.index_keys)
         )
 
 
@@ -113,7 +120,8 @@ def _expression(_ctx: click.Context, _param: click.Parameter, text: str) -> str:
 @click.option(
     "--tag", "expression", metavar="EXPR", default=tags.ALL, callback=_expression, help='Only these tags, as "a || b".'
 )
-@click.option("--key", metavar="KEY", callback=key_of_option, help="Only messages with this key.")
+@click.option("--key", metavar="KEY", callback=key_of_option, help="Only messages with this key or index key.")
+@click.option("--index-key", metavar="KEY", callback=index_key_of_option, help="Only messages with this index key.")
 @click.option("--ids", is_flag=True, help="Show message ids, for `message trace`; --json always does.")
 @click.option("--full", is_flag=True, help=f"Show whole bodies; a terminal shows {BODY_SHOWN} characters.")
 @admin_options
@@ -126,6 +134,7 @@ def tail(
     since: datetime | None,
     expression: str,
     key: str | None,
+    index_key: str | None,
     ids: bool,
     full: bool,
     broker: str,
@@ -138,8 +147,9 @@ def tail(
     until Ctrl-C, across broker restarts and into new queues. Times are when messages were stored, in UTC. With --json:
     one object per line.
     """
+    refuse_two_keys(key, index_key)
     shown = Shown(as_json, ids, 0 if full or not sys.stdout.isatty() else BODY_SHOWN)
-    showing = _tail(broker, TailQuery(topic, queues, expression, key, lines, since), shown, follow=follow)
+    showing = _tail(broker, TailQuery(topic, queues, expression, key, lines, since, index_key), shown, follow=follow)
     run(until_signal(showing) if follow else showing)
 
 
@@ -148,10 +158,10 @@ async def _tail(broker: str, asked: TailQuery, shown: Shown, *, follow: bool) ->
     async with admin_of(broker) as admin:
         end = admin.tail(
             asked.topic, queues=asked.queues, expression=asked.expression, notice=_say,
-            wanted=None if asked.key is None else asked.has,
+            wanted=asked.has if asked.has_key else None,
         )  # fmt: skip
         try:
-            messages, remarks = await (_newest(admin, end, asked) if asked.key is None else _of_key(admin, end, asked))
+            messages, remarks = await (_of_key(admin, end, asked) if asked.has_key else _newest(admin, end, asked))
         except QueueNotFound as error:
             raise Failure(error.text, exit_codes.NO_INPUT) from error
         await output.write(shown.text(messages))
@@ -169,11 +179,11 @@ async def _newest(admin: Admin, end: Tail, asked: TailQuery) -> tuple[list[Store
 
 async def _of_key(admin: Admin, end: Tail, asked: TailQuery) -> tuple[list[StoredMessage], list[str]]:
     """The newest messages of a key, which the broker's index finds, however far back they are; and what to say."""
-    assert asked.key is not None
     held = await end.begin()
     if not asked.most:
         return [], []
-    found = await admin.query_messages(asked.key, asked.topic, asked.since, None, max(asked.most, KEY_LOOK_BACK))
+    most = max(asked.most, KEY_LOOK_BACK)
+    found = await admin.query_messages(asked.key, asked.topic, asked.since, None, most, index_key=asked.index_key)
     # What came since the beginning was looked at is for --follow to show.
     known = [
         message
@@ -182,7 +192,7 @@ async def _of_key(admin: Admin, end: Tail, asked: TailQuery) -> tuple[list[Store
     ][: asked.most]
     is_cut = found.more and len(known) < asked.most
     said = [f"only the newest {len(found.messages)} messages with this key were looked at"] if is_cut else []
-    said += [no_such_key(asked.key)] if not found.messages else []
+    said += [no_such_key(asked.key, asked.index_key)] if not found.messages else []
     return known[::-1], [*lag_remarks(found), *said]
 
 

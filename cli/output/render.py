@@ -80,9 +80,9 @@ def lag_remarks(found: FoundMessages) -> list[str]:
     return [f"the index lags by {lag}: the newest messages may be missing, try again"]
 
 
-def no_such_key(key: str) -> str:
+def no_such_key(key: str | None, index_key: str | None) -> str:
     """Return the remark that nothing was found by a key."""
-    return printable(f"no stored message has the index key {key!r}")
+    return printable(f"no stored message has the {f'index key {index_key!r}' if key is None else f'key {key!r}'}")
 
 
 def message_line(message: StoredMessage) -> str:

@@ -64,10 +64,23 @@ def _message_id(_ctx: click.Context, _param: click.Parameter, text: str) -> str:
 
 
 def key_of_option(_ctx: click.Context, _param: click.Parameter, text: str | None) -> str | None:
-    """The callback of an option that is a key of a message."""
-    if text is not None and (not text or any(letter.isspace() for letter in text)):
-        raise click.BadParameter(f"{text!r} is empty or holds white space, and no key of a message does")
+    """Refuse a key that no message has; a callback of options."""
+    if text is not None and not text:
+        raise click.BadParameter("it is empty, and no key of a message is")
     return text
+
+
+def index_key_of_option(_ctx: click.Context, _param: click.Parameter, text: str | None) -> str | None:
+    """Refuse an index key that no message has; a callback of options."""
+    if text is not None and (not text or any(letter.isspace() for letter in text)):
+        raise click.BadParameter(f"{text!r} is empty or holds white space, and no index key of a message does")
+    return text
+
+
+def refuse_two_keys(key: str | None, index_key: str | None) -> None:
+    """Refuse ``--key`` together with ``--index-key``."""
+    if key is not None and index_key is not None:
+        raise click.UsageError("--key and --index-key exclude each other.")
 
 
 message_id_argument: Decorator = click.argument("message_id", metavar="ID", callback=_message_id)

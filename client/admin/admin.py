@@ -9,7 +9,7 @@ from typing import Any, Final
 from rmq.engine.native.connection import Connection
 from rmq.wire.batch.batch import split_message_id
 from rmq.wire.deferral import to_us
-from rmq.wire.errors import BadRequest
+from rmq.wire.errors import BadRequest, ConfigError
 from rmq.wire.model import MessageQueue, StoredMessage
 from rmq.wire.protocol.codec import decode, decode_list
 from rmq.wire.protocol.ops.core import (
@@ -212,20 +212,25 @@ class Admin:
 
     async def query_messages(
         self,
-        key: str,
+        key: str | None = None,
         topic: str | None = None,
         since: datetime | None = None,
         until: datetime | None = None,
         limit: int = 64,
+        *,
+        index_key: str | None = None,
     ) -> FoundMessages:
         """
-        The newest messages that have ``key``, of one topic or of all.
+        Return the newest messages whose key, or one of whose index keys, is ``key``, of one topic or of all.
 
-        They were stored at ``since`` or later and before ``until``; a time without a zone is local.
-        Raises TopicNotFound if there is no such topic.
+        ``index_key`` in place of ``key`` searches the index keys alone. The messages were stored at ``since`` or later
+        and before ``until``; a time without a zone is local. Raises TopicNotFound if there is no such topic.
         """
-        asked = messages.question(key, topic, since, until)
-        return await messages.query(self._connection, asked, limit)
+        wanted = key if index_key is None else index_key
+        if wanted is None or (key is not None and index_key is not None):
+            raise ConfigError("give one of key and index_key: by which of them messages are searched")
+        asked = messages.question(wanted, topic, since, until)
+        return await messages.query(self._connection, asked, limit, index_keys_only=index_key is not None)
 
     async def message(self, message_id: str) -> StoredMessage:
         """The message of an id; raises MessageNotFound if the broker does not have it, or no longer."""

@@ -67,8 +67,14 @@ def _bound(time: datetime | None) -> int:
     return NO_TIME if time is None else to_us(time)
 
 
-async def query(connection: Connection, asked: QueryMessages, limit: int) -> FoundMessages:
-    """Ask as often as it takes to get ``limit`` messages, or all there are."""
+async def query(
+    connection: Connection, asked: QueryMessages, limit: int, *, index_keys_only: bool = False
+) -> FoundMessages:
+    """
+    Ask as often as it takes to get ``limit`` messages, or all there are.
+
+    The broker searches keys and index keys alike; ``index_keys_only`` leaves out messages found by their key alone.
+    """
     if limit < 1:
         raise ValueError(f"the limit must be at least 1, not {limit}")
     messages: list[StoredMessage] = []
@@ -76,7 +82,8 @@ async def query(connection: Connection, asked: QueryMessages, limit: int) -> Fou
     while True:
         part = asked._replace(limit=min(limit - len(messages), MAX_FOUND), before=before)
         reply = decode(QueryReply, await connection.request(Op.QUERY_MESSAGES, part, timeout_s=TIMEOUT_S))
-        messages += _messages(connection, reply.found)
+        found = _messages(connection, reply.found)
+        messages += [one for one in found if asked.key in one.index_keys] if index_keys_only else found
         before, lag = reply.before, max(lag, reply.lag_bytes)
         if not before or len(messages) >= limit:
             return FoundMessages(messages, bool(before), lag)

@@ -178,6 +178,7 @@ def _needed(command: click.Command, *, but: click.Parameter | None = None) -> li
     """What the command cannot do without, arguments last."""
     context = click.Context(command)
     options = ["--yes"] if any("--yes" in parameter.opts for parameter in command.params) else []
+    options += ["--key", "k"] if command.name == "query" else []  # either kind of key will do, so none is required
     arguments = []
     for parameter in command.params:
         if not parameter.required or parameter is but:

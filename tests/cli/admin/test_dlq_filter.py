@@ -30,6 +30,7 @@ MOMENT = timedelta(microseconds=1)
 @dataclass
 class Letter:
     message_id: str = "a" * 32
+    key: str | None = "p-1"
     index_keys: tuple[str, ...] = ("o-17", "c-3")
     stored_at: datetime = NOON
     properties: dict[str, str] = field(
@@ -53,6 +54,10 @@ class Letter:
         ({"keys": ("c-3",)}, True),
         ({"keys": ("c-4", "o-17")}, True),
         ({"keys": ("c-",)}, False),
+        ({"keys": ("c-4", "p-1")}, True),
+        ({"index_keys": ("c-4", "o-17")}, True),
+        ({"index_keys": ("p-1",)}, False),
+        ({"keys": ("p-1",), "index_keys": ("c-3",)}, True),
         ({"origin_topic": "orders"}, True),
         ({"origin_topic": "order"}, False),
         ({"origin_queue": 2}, True),
@@ -173,6 +178,7 @@ class LetterDeadFinding:
     queue_offset: int
     index_keys: tuple[str, ...]
     properties: dict[str, str] = field(default_factory=dict)
+    key: str | None = None
 
 
 class FakeAdmin:

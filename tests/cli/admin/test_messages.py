@@ -48,8 +48,11 @@ def test_help_has_examples(path: list[str]) -> None:
     [
         (["get", "zz"], "ID: a message id has 32 hex digits, 'zz' is none; receipts and `rmq-admin message tail"),
         (["trace", ""], "ID: a message id has 32 hex digits, '' is none; receipts and"),
-        (["query", "--key", "a b"], "--key: 'a b' is empty or holds white space, and no key of a message does"),
-        (["tail", "orders", "--key", ""], "--key: '' is empty or holds white space"),
+        (["query", "--index-key", "a b"], "--index-key: 'a b' is empty or holds white space, and no index key of"),
+        (["query", "--key", "a", "--index-key", "b"], "--key and --index-key exclude each other"),
+        (["query"], "Missing option '--key' or '--index-key'"),
+        (["tail", "orders", "--key", ""], "--key: it is empty, and no key of a message is"),
+        (["tail", "orders", "--key", "a", "--index-key", "b"], "--key and --index-key exclude each other"),
     ],
 )
 def test_what_can_name_no_message_is_a_wrong_command_line(nowhere: str, arguments: list[str], text: str) -> None:
@@ -148,9 +151,14 @@ def test_messages_are_found_by_key_and_by_id(broker: str, topic: str) -> None:
     assert [row["message_id"] for row in query("--limit", "1", "--since", "10m", "--topic", topic)] == [names[5]]
     assert query("--until", "10m") == []
 
+    (last,) = send(broker, Message(topic, b"last", key=f"{topic}-1", index_keys=(f"{topic}-9",)))
+    assert [row["message_id"] for row in query("--limit", "2")] == [last, names[5]]
+    only = admin("message", "query", "--index-key", f"{topic}-1", "--broker", broker, "--json")
+    assert [json.loads(line)["message_id"] for line in only.stdout.splitlines()] == [names[5], names[3], names[1]]
+
     none = admin("message", "query", "--key", "no-such-key", "--broker", broker)
     assert (none.exit_code, none.stdout) == (0, "")
-    assert none.stderr.startswith("no stored message has the index key 'no-such-key'")
+    assert none.stderr.startswith("no stored message has the key 'no-such-key'")
 
     shown = admin("message", "query", "--key", f"{topic}-0", "--limit", "2", "--broker", broker)
     heading, *lines = shown.stdout.splitlines()

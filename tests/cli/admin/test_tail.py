@@ -103,7 +103,9 @@ def test_as_json_a_message_is_what_get_shows() -> None:
 @pytest.mark.slow
 def test_the_newest_messages_are_shown_with_and_without_conditions(broker: str, topic: str) -> None:
     tags = ("new", "paid")
-    send(broker, *[Message(topic, b"%d" % i, tag=tags[i % 2], index_keys=(f"{topic}-{i % 3}",)) for i in range(12)])
+    rows_sent = [(b"%d" % i, tags[i % 2], f"{topic}-{i % 3}") for i in range(12)]
+    key = f"{topic} key"
+    send(broker, *[Message(topic, body, key=key, tag=tag, index_keys=(name,)) for body, tag, name in rows_sent])
 
     def rows(*more: str) -> list[str]:
         result = tail(topic, "--broker", broker, "--json", *more)
@@ -116,14 +118,16 @@ def test_the_newest_messages_are_shown_with_and_without_conditions(broker: str, 
     assert rows("-n", "2", "--tag", "new || old") == ["8", "10"]
     assert rows("-n", "2", "--key", f"{topic}-1") == ["7", "10"]
     assert rows("--key", f"{topic}-1", "--tag", "paid", "--queue", "1") == ["1", "7"]
+    assert rows("-n", "2", "--index-key", f"{topic}-1") == ["7", "10"]
+    assert rows("-n", "2", "--key", key) == ["10", "11"]
     assert rows("--since", "10m") == [str(i) for i in range(12)]
     assert rows("-n", "0") == []
     none = tail(topic, "--broker", broker, "--key", "no-such-key")
     assert (none.exit_code, none.stdout) == (0, "")
-    assert none.stderr.startswith("no stored message has the index key 'no-such-key'")
+    assert none.stderr.startswith("no stored message has the key 'no-such-key'")
     assert rows("-n", "0", "--key", f"{topic}-1") == []
     newest = tail(topic, "--broker", broker, "-n", "1").stdout
-    assert newest.endswith(f"{topic}/1 @5 tag=paid index_keys={topic}-2  11\n")
+    assert newest.endswith(f"{topic}/1 @5 tag=paid key={key} index_keys={topic}-2  11\n")
 
 
 @pytest.mark.slow

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
-from rmq.client import Admin, Head, Message, MessageNotFound, MessageQueue, Producer, QueueNotFound, TopicNotFound
+from rmq.client import (
+    Admin,
+    ConfigError,
+    Head,
+    Message,
+    MessageNotFound,
+    MessageQueue,
+    Producer,
+    QueueNotFound,
+    TopicNotFound,
+)
 from rmq.testing.broker import InMemoryBroker
 from rmq.wire.protocol.ops.core import EMPTY
 
@@ -32,6 +43,25 @@ async def test_messages_are_found_by_key(address: str) -> None:
         assert (found.more, found.lag_bytes) == (False, 0)
         assert found.messages[0].index_keys == ("o-7",)
         assert found.messages[0].key == "s"
+
+
+async def test_messages_are_found_by_what_orders_them_and_by_index_keys_alone(address: str) -> None:
+    async with Producer(address) as producer, Admin(address) as admin:
+        await producer.send(Message("orders", b"1", key="o-17", index_keys=("c-3",)))
+        await producer.send(Message("orders", b"2", key="c-3", index_keys=("o-17", "x")))
+        await producer.send(Message("orders", b"3", key="order 17"))
+
+        async def found(key: str | None = None, **more: Any) -> list[bytes]:
+            return [message.body for message in (await admin.query_messages(key, **more)).messages]
+
+        assert await found("o-17") == [b"2", b"1"]
+        assert await found(index_key="o-17") == [b"2"]
+        assert await found(index_key="c-3", limit=1) == [b"1"]
+        assert await found("order 17") == [b"3"]
+        assert await found(index_key="order 17") == []
+        for wrong in ({}, {"key": "a", "index_key": "b"}):
+            with pytest.raises(ConfigError, match="give one of key and index_key"):
+                await admin.query_messages(**wrong)
 
 
 async def test_more_messages_than_one_answer_holds_are_asked_for_in_parts(address: str) -> None:
