@@ -31,7 +31,7 @@ from .builders import BORN_AT, ORDERS, WallClock, make_batch
 from .fakes import FakeService, HeldPool, Peer, Turns, request
 from rigs.disk.faulty import FaultyFiles
 
-DEAD = MessageQueue("%DLQ%g", 0)
+DEAD_LETTERS = MessageQueue("%DLQ%g", 0)
 RETRIES = MessageQueue("%RETRY%g", 0)
 SESSION = b"s" * 16
 LEVELS = "1s 5s 10s 30s 1m"
@@ -165,7 +165,7 @@ class Rig:
 
     def copies(self) -> list[str]:
         """The offsets of the messages that were copied, in the order of the copies."""
-        found = self.stored(DEAD) if self.kind == "dead" else [message for _, message in self.deferred()]
+        found = self.stored(DEAD_LETTERS) if self.kind == "dead" else [message for _, message in self.deferred()]
         return [message.properties["RMQ_ORIGIN_OFFSET"] for message in found]
 
     def stored(self, queue: MessageQueue) -> list[StoredMessage]:

@@ -50,7 +50,7 @@ from rmq.wire.protocol.ops.topics import DeleteTopic
 from rmq.wire.stores import StoreIds
 
 from ..builders import BORN_AT, ORDERS, files_limited_to, segment_files
-from ..copy_rig import DEAD, RETRIES, Rig, found_by_a_start
+from ..copy_rig import DEAD_LETTERS, RETRIES, Rig, found_by_a_start
 from ..fakes import request
 from ..harness import Client, crash_copy, holder
 from rigs.disk.faulty import flip
@@ -82,27 +82,27 @@ async def test_groups_with_dead_letters_are_listed_with_what_became_of_them(brok
         await client.join("a")
         grant = await client.acquire(group="a")
         await client.dead_letter(grant.epoch, 0, group="a")
-        await admin.replay_dead("g", [0, 1, 4])
-        await admin.drop_dead("g", [2])
+        await admin.replay_dead_letters("g", [0, 1, 4])
+        await admin.drop_dead_letters("g", [2])
 
-        assert await admin.list_dead() == [
+        assert await admin.list_dead_letters() == [
             DeadRow("a", "%DLQ%a", 0, 1, 1, 0, 0), DeadRow("g", "%DLQ%g", 0, 6, 2, 3, 1),
         ]  # fmt: skip
-        assert await admin.dead_states("g") == [
+        assert await admin.dead_letter_states("g") == [
             DeadRun(0, 2, REPLAYED),
             DeadRun(2, 3, DROPPED),
             DeadRun(4, 5, REPLAYED),
         ]
-        assert await admin.dead_states("a") == []
+        assert await admin.dead_letter_states("a") == []
         with pytest.raises(TopicNotFound, match="%DLQ%nobody"):
-            await admin.dead_states("nobody")
+            await admin.dead_letter_states("nobody")
 
 
 @pytest.mark.virtual_time
 async def test_a_replay_comes_to_the_group_at_once_as_if_it_had_never_failed(broker: InMemoryBroker) -> None:
     client, _ = await dead(broker)
     async with client, Admin(broker.address) as admin:
-        results = await admin.replay_dead("g", [1, 3])
+        results = await admin.replay_dead_letters("g", [1, 3])
 
         assert results == {
             1: DeadResult(0, REPLAYED, True, "%RETRY%g", 0, 0), 3: DeadResult(0, REPLAYED, True, "%RETRY%g", 0, 1),
@@ -127,7 +127,7 @@ async def test_a_replay_comes_to_the_group_at_once_as_if_it_had_never_failed(bro
 async def test_a_replay_to_its_topic_is_for_all_groups_and_shows_no_trace(broker: InMemoryBroker) -> None:
     client, _ = await dead(broker)
     async with client, Admin(broker.address) as admin:
-        results = await admin.replay_dead("g", [1, 3], to_topic=True)
+        results = await admin.replay_dead_letters("g", [1, 3], to_topic=True)
 
         assert [result[:6] for result in results.values()] == [
             (0, REPLAYED, True, "orders", 0, 6), (0, REPLAYED, True, "orders", 0, 7),
@@ -143,16 +143,16 @@ async def test_a_replay_to_its_topic_is_for_all_groups_and_shows_no_trace(broker
 async def test_what_was_replayed_or_dropped_stays_so(broker: InMemoryBroker) -> None:
     client, _ = await dead(broker)
     async with client, Admin(broker.address) as admin:
-        await admin.replay_dead("g", [1])
-        await admin.drop_dead("g", [2])
+        await admin.replay_dead_letters("g", [1])
+        await admin.drop_dead_letters("g", [2])
 
-        assert [result[:3] for result in (await admin.replay_dead("g", [0, 1, 2])).values()] == [
+        assert [result[:3] for result in (await admin.replay_dead_letters("g", [0, 1, 2])).values()] == [
             (0, REPLAYED, True), (0, REPLAYED, False), (0, DROPPED, False),
         ]  # fmt: skip
-        assert [result[:3] for result in (await admin.drop_dead("g", [0, 2, 3])).values()] == [
+        assert [result[:3] for result in (await admin.drop_dead_letters("g", [0, 2, 3])).values()] == [
             (0, REPLAYED, False), (0, DROPPED, False), (0, DROPPED, True),
         ]  # fmt: skip
-        assert [result.is_new for result in (await admin.replay_dead("g", [1], to_topic=True)).values()] == [False]
+        assert [result.is_new for result in (await admin.replay_dead_letters("g", [1], to_topic=True)).values()] == [False]
         assert await bodies(client) == [b"1", b"0"]
 
 
@@ -160,16 +160,16 @@ async def test_what_was_replayed_or_dropped_stays_so(broker: InMemoryBroker) -> 
 async def test_a_dry_run_judges_everything_and_does_nothing(broker: InMemoryBroker) -> None:
     client, _ = await dead(broker)
     async with client, Admin(broker.address) as admin:
-        await admin.drop_dead("g", [0])
+        await admin.drop_dead_letters("g", [0])
 
-        told = await admin.replay_dead("g", [0, 1, 9], dry_run=True)
+        told = await admin.replay_dead_letters("g", [0, 1, 9], dry_run=True)
         assert [result[:3] for result in told.values()] == [
             (0, DROPPED, False), (0, WAITING, True), (OffsetOutOfRange.code, WAITING, False),
         ]  # fmt: skip
         assert told[1][3:5] == ("%RETRY%g", 0)
-        assert (await admin.replay_dead("g", [1], to_topic=True, dry_run=True))[1][3:5] == ("orders", 0)
-        assert (await admin.drop_dead("g", [1], dry_run=True))[1][:3] == (0, WAITING, True)
-        assert (await admin.list_dead())[0][4:] == (5, 0, 1)
+        assert (await admin.replay_dead_letters("g", [1], to_topic=True, dry_run=True))[1][3:5] == ("orders", 0)
+        assert (await admin.drop_dead_letters("g", [1], dry_run=True))[1][:3] == (0, WAITING, True)
+        assert (await admin.list_dead_letters())[0][4:] == (5, 0, 1)
         assert [topic.topic for topic in await admin.list_topics()] == ["%DLQ%g", "orders"]
 
 
@@ -177,13 +177,13 @@ async def test_a_dry_run_judges_everything_and_does_nothing(broker: InMemoryBrok
 async def test_each_message_has_its_own_result(broker: InMemoryBroker) -> None:
     client, _ = await dead(broker)
     async with client, Admin(broker.address) as admin:
-        results = await admin.replay_dead("g", [5, 6, 99])
+        results = await admin.replay_dead_letters("g", [5, 6, 99])
 
         assert [(result.status, result.is_new) for result in results.values()] == [
             (0, True), (OffsetOutOfRange.code, False), (OffsetOutOfRange.code, False),
         ]  # fmt: skip
         assert results[6].text == "offset 6 is out of range: %DLQ%g/0 holds 0 to 6"
-        assert [result.status for result in (await admin.drop_dead("g", [4, 6])).values()] == [0, 124]
+        assert [result.status for result in (await admin.drop_dead_letters("g", [4, 6])).values()] == [0, 124]
 
 
 @pytest.mark.virtual_time
@@ -198,10 +198,10 @@ async def test_a_replay_to_a_topic_that_is_gone_is_refused_message_by_message(br
         await client.join("h", topics=("%DLQ%g",))
         await client.dead_letter((await client.acquire(LETTERS, group="h")).epoch, 0, queue=LETTERS, group="h")
         await admin.delete_topic("orders")
-        gone = await admin.replay_dead("g", [0, 1], to_topic=True)
+        gone = await admin.replay_dead_letters("g", [0, 1], to_topic=True)
         await admin.create_topic("orders", 2)
-        narrow = await admin.replay_dead("g", [0, 1], to_topic=True)
-        own = await admin.replay_dead("h", [0], to_topic=True)
+        narrow = await admin.replay_dead_letters("g", [0, 1], to_topic=True)
+        own = await admin.replay_dead_letters("h", [0], to_topic=True)
 
         assert [result[:3] for result in gone.values()] == [(TopicNotFound.code, 0, False), (0, REPLAYED, True)]
         assert [result[:3] for result in narrow.values()] == [(QueueNotFound.code, 0, False), (0, REPLAYED, False)]
@@ -209,7 +209,7 @@ async def test_a_replay_to_a_topic_that_is_gone_is_refused_message_by_message(br
             BadName.code,
             "it came from '%DLQ%g', which is written by the broker alone: replay it to its group",
         )
-        assert (await admin.replay_dead("g", [0]))[0].is_new  # to its group it can go
+        assert (await admin.replay_dead_letters("g", [0]))[0].is_new  # to its group it can go
 
 
 @pytest.mark.virtual_time
@@ -224,9 +224,9 @@ async def test_requests_that_make_no_sense_are_refused(broker: InMemoryBroker) -
             await client.request(Op.REPLAY_DEAD, ReplayDead("g", list(range(1025))))
         for group, error in (("a b", BadName), ("nobody", TopicNotFound)):
             with pytest.raises(error):
-                await admin.replay_dead(group, [0])
+                await admin.replay_dead_letters(group, [0])
             with pytest.raises(error):
-                await admin.drop_dead(group, [0])
+                await admin.drop_dead_letters(group, [0])
 
 
 @pytest.mark.virtual_time
@@ -236,8 +236,8 @@ async def test_what_became_of_dead_letters_survives_and_is_not_done_twice(
 ) -> None:
     client, _ = await dead(broker)
     async with Admin(broker.address) as admin:
-        await admin.replay_dead("g", [0, 2])
-        await admin.drop_dead("g", [1])
+        await admin.replay_dead_letters("g", [0, 2])
+        await admin.drop_dead_letters("g", [1])
     after = crash_copy(broker, memory_path / "copy")
     if how == "restart":
         await broker.restart()
@@ -248,8 +248,8 @@ async def test_what_became_of_dead_letters_survives_and_is_not_done_twice(
     else:
         after = broker
     async with Admin(after.address) as admin, Client(after) as client:
-        assert await admin.dead_states("g") == [DeadRun(0, 1, 1), DeadRun(1, 2, 2), DeadRun(2, 3, 1)]
-        await admin.replay_dead("g", range(4))
+        assert await admin.dead_letter_states("g") == [DeadRun(0, 1, 1), DeadRun(1, 2, 2), DeadRun(2, 3, 1)]
+        await admin.replay_dead_letters("g", range(4))
         assert await bodies(client) == [b"0", b"2", b"3"]
     if how == "crash":
         await after.stop()
@@ -259,17 +259,17 @@ async def test_what_became_of_dead_letters_survives_and_is_not_done_twice(
 async def test_a_deleted_topic_takes_its_dead_letters_and_what_became_of_them(broker: InMemoryBroker) -> None:
     client, epoch = await dead(broker)
     async with client, Admin(broker.address) as admin:
-        await admin.replay_dead("g", [0])
+        await admin.replay_dead_letters("g", [0])
         await client.request(Op.DELETE_TOPIC, DeleteTopic("%DLQ%g"))
-        assert await admin.list_dead() == []
+        assert await admin.list_dead_letters() == []
         with pytest.raises(TopicNotFound):
-            await admin.replay_dead("g", [0])
+            await admin.replay_dead_letters("g", [0])
 
         await client.send(b"new")
         await client.dead_letter(epoch, 6)
 
-        assert await admin.list_dead() == [DeadRow("g", "%DLQ%g", 0, 1, 1, 0, 0)]
-        assert (await admin.replay_dead("g", [0]))[0].is_new
+        assert await admin.list_dead_letters() == [DeadRow("g", "%DLQ%g", 0, 1, 1, 0, 0)]
+        assert (await admin.replay_dead_letters("g", [0]))[0].is_new
         assert await bodies(client) == [b"0", b"new"]
 
 
@@ -277,19 +277,19 @@ async def test_a_deleted_topic_takes_its_dead_letters_and_what_became_of_them(br
 async def test_a_disk_that_takes_nothing_is_the_result_of_what_was_not_replayed(broker: InMemoryBroker) -> None:
     client, _ = await dead(broker)
     async with client, Admin(broker.address) as admin:
-        await admin.replay_dead("g", [0])
+        await admin.replay_dead_letters("g", [0])
         (segment,) = segment_files(broker.broker.config.data_path())
         with files_limited_to(segment.stat().st_size):
-            failed = await admin.replay_dead("g", [0, 1, 2])
+            failed = await admin.replay_dead_letters("g", [0, 1, 2])
         broker.broker._sends.refuse_because = "only 3 MiB are free"
-        full = await admin.replay_dead("g", [1])
+        full = await admin.replay_dead_letters("g", [1])
         broker.broker._sends.refuse_because = None
 
         assert [result[:3] for result in failed.values()] == [
             (0, REPLAYED, False), (StoreFailed.code, 0, False), (StoreFailed.code, 0, False),
         ]  # fmt: skip
         assert (full[1].status, full[1].text) == (DiskFull.code, "only 3 MiB are free")
-        assert [result.is_new for result in (await admin.replay_dead("g", [0, 1, 2])).values()] == [False, True, True]
+        assert [result.is_new for result in (await admin.replay_dead_letters("g", [0, 1, 2])).values()] == [False, True, True]
         assert await bodies(client) == [b"0", b"1", b"2"]
 
 
@@ -301,7 +301,7 @@ async def test_large_dead_letters_are_replayed_in_portions_and_in_order(broker: 
             await client.send(b"%d" % i * (3 << 20))
         await client.dead_letter(epoch, *range(4), commit=4)
 
-        results = await admin.replay_dead("g", range(4))
+        results = await admin.replay_dead_letters("g", range(4))
 
         assert [result.queue_offset for result in results.values()] == [0, 1, 2, 3]
         found = [(await bodies(client, RETRIES_PLAIN, i))[0][:1] for i in range(4)]
@@ -314,7 +314,7 @@ async def test_a_replayed_message_that_fails_again_is_a_new_dead_letter_with_its
 ) -> None:
     client, _ = await dead(broker)
     async with client, Admin(broker.address) as admin:
-        await admin.replay_dead("g", [2])
+        await admin.replay_dead_letters("g", [2])
         await client.join(topics=("orders", "%RETRY%g"))
         grant = await client.acquire(RETRIES_PLAIN)
 
@@ -324,7 +324,7 @@ async def test_a_replayed_message_that_fails_again_is_a_new_dead_letter_with_its
         assert (letter.body, letter.properties["RMQ_ORIGIN_TOPIC"], letter.properties["RMQ_ORIGIN_OFFSET"]) == (
             b"2", "orders", "2",
         )  # fmt: skip
-        assert (await admin.replay_dead("g", [6]))[6].is_new
+        assert (await admin.replay_dead_letters("g", [6]))[6].is_new
 
 
 def with_letters(path: Path, **more: Any) -> Rig:
@@ -384,10 +384,10 @@ def test_what_is_dropped_while_it_is_read_is_not_replayed(rig: Rig) -> None:
 @pytest.mark.parametrize("again", [False, True])
 def test_a_topic_that_ends_while_it_is_read_ends_the_request_too(rig: Rig, again: bool) -> None:
     rig.ask_replay(1, 2)
-    generation = rig.tables.topics.delete(DEAD.topic).generation
-    rig.store.drop_topic(DEAD.topic, generation)
+    generation = rig.tables.topics.delete(DEAD_LETTERS.topic).generation
+    rig.store.drop_topic(DEAD_LETTERS.topic, generation)
     if again:
-        rig.make_topic(DEAD.topic)
+        rig.make_topic(DEAD_LETTERS.topic)
     rig.run()
 
     assert rig.answers() == [(1, TopicNotFound.code)]
@@ -405,7 +405,7 @@ def test_two_requests_for_the_same_replay_it_once(rig: Rig) -> None:
 
 
 def test_a_damaged_dead_letter_is_refused_and_the_others_are_replayed(rig: Rig) -> None:
-    place = rig.store.locator(DEAD).position_of(3)
+    place = rig.store.locator(DEAD_LETTERS).position_of(3)
     assert place is not None
     flip(segment_files(rig.path)[0], place[0] + place[1] - 20)
     rig.ask_replay(1, 2, 3, 4)
@@ -425,14 +425,14 @@ def test_dead_letters_that_retention_has_taken_are_refused_and_forgotten(memory_
     gone, _ = rig.store.forget_before(segment.start, head.changes)
     for old in gone:
         old.path.unlink()
-    first = rig.store.queue(DEAD).min_offset
+    first = rig.store.queue(DEAD_LETTERS).min_offset
     assert first > 0
 
     rig.ask_replay(1, 0)
     rig.run()
 
     assert results(rig) == [(MessagesLost.code, WAITING, False)]
-    assert rig.tables.ledger.handled.runs(DEAD.topic, 0, 9) == ([DeadRun(5, 6, DROPPED)] if first < 6 else [])
+    assert rig.tables.ledger.handled.runs(DEAD_LETTERS.topic, 0, 9) == ([DeadRun(5, 6, DROPPED)] if first < 6 else [])
     rig.close()
 
 
@@ -464,7 +464,7 @@ def test_a_failed_write_is_the_result_of_all_that_are_left(rig: Rig) -> None:
     rig.ask_replay(2, 2, 3)
     rig.run()
     assert (results(rig), replayed(rig)) == ([NEW, NEW], "23")
-    assert found_by_a_start(rig).ledger.handled.counts(DEAD.topic) == (2, 0)
+    assert found_by_a_start(rig).ledger.handled.counts(DEAD_LETTERS.topic) == (2, 0)
 
 
 def ends_of_copies(data: bytes, at: int) -> list[int]:
@@ -512,7 +512,7 @@ def test_a_replay_that_is_torn_anywhere_is_completed_by_asking_again(
 
 def test_who_picks_here_and_there_may_do_so_only_so_often(rig: Rig) -> None:
     many = [DeadRun(10 + 2 * i, 11 + 2 * i, DROPPED) for i in range(MAX_RUNS - 1)]
-    rig.tables.ledger.apply(DeadHandled(DEAD.topic, many))
+    rig.tables.ledger.apply(DeadHandled(DEAD_LETTERS.topic, many))
     rig.ask_replay(1, 2)
     rig.ask_replay(2, 4)
     rig.ask_replay(3, 3)  # beside 2: no run more

@@ -45,7 +45,7 @@ from rmq.wire.protocol.ops.groups import (
 
 from ..builders import ORDERS
 from ..harness import Client, crash_copy, holder, until
-from .test_topic_life import delete
+from .test_topics import delete
 
 FIRST = MessageQueue("orders", 1)
 
@@ -490,7 +490,7 @@ async def test_a_member_that_comes_back_meanwhile_was_not_asked_over_the_new_con
 
         with pytest.raises(MemberNotFound):
             await waiting
-        with pytest.raises(BadRequest, match="nobody waits"):
+        with pytest.raises(BadRequest, match="no request waits"):
             await answer(member, token, {})
 
         again = ask(admin, member.member)
@@ -509,7 +509,7 @@ async def test_who_asked_may_leave_and_the_answer_is_nobodys(broker: InMemoryBro
     with pytest.raises(OSError):
         await waiting
 
-    with pytest.raises(BadRequest, match="nobody waits"):
+    with pytest.raises(BadRequest, match="no request waits"):
         await answer(member, token, {})
     assert len(broker.broker._inquiries._inquiries) == 0
     await member.__aexit__()

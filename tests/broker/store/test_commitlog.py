@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from rmq.broker.store.commitlog import MAX_UNSYNCED, OVERHEAD, CommitLog, Extent, Moved, Recent
 from rmq.broker.store.files import Files
+from rmq.broker.store.segment import EXTENT, TAIL
 
 from ..builders import descriptors_limited_to, files_limited_to
 from rigs.batches import quick
@@ -538,3 +539,48 @@ def test_a_frame_that_did_not_fit_is_counted_anew_with_its_next_batch() -> None:
         recent.add(position, b"head", memoryview(frame)[position : position + 28])
 
     assert (recent.get(0), recent.get(100), recent.size) == (None, None, 0)
+
+
+# ---- beginning to write the log out: which segments, how far, and never through a descriptor that is closed
+
+
+LONG = TAIL + 2 * EXTENT
+
+
+class Recording(Files):
+    """Notes what is written out: the name of the file, and the range."""
+
+    def __init__(self) -> None:
+        self.begun: list[tuple[str, int, int]] = []
+
+    def begin_writeback(self, fd: int, size: int, at: int) -> None:
+        name = os.path.basename(os.readlink(f"/proc/self/fd/{fd}"))  # raises if it is closed
+        super().begin_writeback(fd, size, at)
+        self.begun.append((name.lstrip("0") or "0", at, at + size))
+
+
+def write(log: CommitLog, size: int) -> None:
+    log.stage(b"", bytes(size), size)
+    log.write()
+
+
+def test_all_segments_that_are_not_synced_are_written_out_and_no_other(tmp_path: Path) -> None:
+    files = Recording()
+    log = CommitLog(files, tmp_path, LONG)
+    write(log, LONG)
+    log.sync()
+    log.roll()
+    write(log, LONG)
+    log.roll()
+    write(log, LONG + EXTENT)
+    log.begin_writeback()
+    assert files.begun == [(str(LONG), 0, 2 * EXTENT), (str(2 * LONG), 0, 3 * EXTENT)]
+
+    log.sync()
+    log.roll()  # closes those that are done with
+    write(log, EXTENT)
+    files.begun.clear()
+    log.begin_writeback()
+
+    assert files.begun == []
+    log.close()
