@@ -77,6 +77,12 @@ def test_every_folder_with_modules_is_a_package() -> None:
     assert [str(folder) for folder in sorted(folders) if not (folder / "__init__.py").is_file()] == []
 
 
+def test_no_folder_hides_the_installed_package() -> None:
+    # Python puts the current folder first: a folder `rmq` would be imported by everything started in the checkout.
+    assert not (ROOT / "rmq").exists()
+    assert not (ROOT / "rmq.py").exists()
+
+
 def test_every_test_that_a_guarantee_names_exists() -> None:
     named = set(re.findall(r"`(test_\w+)`", (ROOT / "docs" / "guarantees.md").read_text()))
     tests = [path for path in python_files() if path.is_relative_to(ROOT / "tests")]
