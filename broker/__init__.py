@@ -1,1 +1,1 @@
-"""The broker daemon: it stores batches, serves pulls and holds the queue locks of ordered groups."""
+"""The broker daemon: it stores batches, serves pulls and grants the leases of groups."""

@@ -139,7 +139,7 @@ class Handlers:
         """Connect the handlers with each other."""
         tables, topics = self._tables, self.topics
         beginnings = StartOffsets(
-            tables.topics, tables.members, self.progress, held=tables.locks.topics, end=self._store.end_since
+            tables.topics, tables.members, self.progress, leased_topics=tables.locks.topics, end=self._store.end_since
         )
         topics.progress = self.progress
         topics.changed = notices.topic_changed

@@ -172,7 +172,7 @@ class GroupHandler:
 
     def renew(self, connection: Connection, request_id: int, payload: Any) -> object:
         """
-        Keep leases; one that is not held any more is refused.
+        Renew leases; one that the session does not have any more is refused.
 
         That a member is leaving is recorded, and replied to when durable: its end does not count as a crash then.
         """
@@ -325,8 +325,8 @@ class GroupHandler:
             silent[lease.group, lease.session] = lease.member
         for (group, session_id), member in silent.items():
             # One that is alive and let a single lease go has others, or joins again with its next heartbeat.
-            held = self._locks.of_session(session_id, now=now)
-            if not any(lease.group == group for lease in held) and self._members.silence(group, session_id):
+            leases = self._locks.of_session(session_id, now=now)
+            if not any(lease.group == group for lease in leases) and self._members.silence(group, session_id):
                 log.warning("group.member_silent", group=group, member=member)
                 self._notices.members_changed(group)
 
@@ -349,16 +349,16 @@ class GroupHandler:
 
 
 class StartOffsets:
-    """Decides; ``held(group)`` returns the topics of its leases, ``end(queue, log_epoch)`` where it begins."""
+    """Decides; ``leased_topics(group)`` returns the topics of its leases, ``end(queue, log_epoch)`` where it begins."""
 
     def __init__(
         self, topics: TopicTable, members: Membership, progress: ProgressHandler,
-        *, held: Callable[[str], set[str]], end: Callable[[MessageQueue, int], int],
+        *, leased_topics: Callable[[str], set[str]], end: Callable[[MessageQueue, int], int],
     ) -> None:  # fmt: skip
         self._topics = topics
         self._members = members
         self._progress = progress
-        self._leased_topics = held
+        self._leased_topics = leased_topics
         self._end = end
 
     def joined(self, group: str, from_end: Iterable[str], session: bytes, log_epoch: int) -> None:
@@ -370,8 +370,8 @@ class StartOffsets:
         """
         # A request may name one as often as it likes.
         wanted = {name for name in from_end if not name.startswith(names.RETRIES)}
-        held = self._leased_topics(group) if wanted else set()
-        for name in sorted(wanted - held):
+        leased = self._leased_topics(group) if wanted else set()
+        for name in sorted(wanted - leased):
             topic = self._topics.get(name)
             if topic is None or self._members.subscribes(group, name, but=session):
                 continue

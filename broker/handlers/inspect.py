@@ -130,10 +130,10 @@ class GroupAdminHandler:
         silent = set(self._members.silent(group))
         members = sorted(self._members.of_group(group), key=_name) + sorted(silent, key=_name)
         listed = members[: self._most.members]
-        held = Counter(lease.session for lease in leases)
+        leases_of = Counter(lease.session for lease in leases)
         answer = GroupDescription(
             group, *self._mode(group), len(members) - len(listed), more_queues, self._subscribed(group),
-            [self._member(member, held[member.session.id], is_silent=member in silent) for member in listed],
+            [self._member(member, leases_of[member.session.id], is_silent=member in silent) for member in listed],
             [self._queue(group, queue, rows.get(queue)) for queue in queues],
         )  # fmt: skip
         return self._later(connection, request_id, answer)

@@ -207,8 +207,8 @@ class PullReader:
                 queue, request.queues[i], asked.log_epoch, asked.queue_offset, in_group=pull.group is not None
             )
         if not queue.min_offset <= offset <= queue.readable:
-            held = f"{request.queues[i]} holds {queue.min_offset} to {queue.readable}"
-            raise OffsetOutOfRange(f"offset {offset} is out of range: {held}")
+            bounds = f"{request.queues[i]} holds {queue.min_offset} to {queue.readable}"
+            raise OffsetOutOfRange(f"offset {offset} is out of range: {bounds}")
 
     def _is_there(self, request: PullRequest, i: int) -> bool:
         topic = self._topics.get(request.queues[i].topic)
@@ -243,12 +243,12 @@ class PullReader:
         self, request: PullRequest, i: int, status: int, *, next_offset: int = NO_OFFSET,
         buffers: list[Buffer] | None = None, text: str | None = None,
     ) -> list[Buffer]:  # fmt: skip
-        holds = (0, 0)
+        bounds = (0, 0)
         if self._is_there(request, i):  # asking for the index of another queue would make one
             queue = self._store.queue(request.queues[i])
-            holds = queue.min_offset, queue.readable
+            bounds = queue.min_offset, queue.readable
         following = next_offset if next_offset != NO_OFFSET else request.pull.queues[i].queue_offset
-        head = msgpack.packb((i, status, following, *holds))
+        head = msgpack.packb((i, status, following, *bounds))
         # A named tuple on the other side: an array of seven, whose sixth element is the run of batches.
         size = sum(map(len, buffers)) if buffers else 0
         return [b"\x97" + head[1:] + frames.bin_header(size), *(buffers or ()), msgpack.packb(text)]

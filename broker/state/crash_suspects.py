@@ -23,7 +23,7 @@ CAREFUL_FROM: Final = 2  # abandoned leases in a row: one may be anything, a pow
 
 class CrashMark(NamedTuple):
     """
-    What is held against the message at ``suspect_offset``: so many abandoned leases in a row.
+    The suspicion against the message at ``suspect_offset``: so many abandoned leases in a row.
 
     ``is_careful``: everything below ``careful_until`` is to be announced. ``announced_by`` is the epoch of the lease
     whose owner has announced ``suspect_offset``, 0 for none.
@@ -46,7 +46,7 @@ class SuspectTable:
         self._marks: dict[tuple[str, MessageQueue], CrashMark] = {}
 
     def get(self, group: str, queue: MessageQueue) -> CrashMark:
-        """What is held against a message of the queue; an empty mark if nothing is."""
+        """Return the mark of a queue; an empty one if no message is suspect."""
         return self._marks.get((group, queue), NOTHING)
 
     def abandon(
@@ -100,7 +100,7 @@ class SuspectTable:
         return self._put(group, queue, mark._replace(careful_until=queue_end))
 
     def forget_queue(self, group: str, queue: MessageQueue) -> Suspected | None:
-        """Forget what is held against a queue; the change that says so, if there was anything."""
+        """Forget the mark of a queue; return the change that says so, if there was anything."""
         return self._put(group, queue, NOTHING) if (group, queue) in self._marks else None
 
     def forget_topic(self, topic: str) -> None:

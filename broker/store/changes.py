@@ -153,7 +153,7 @@ class ProducerEpoch(NamedTuple):
 
 class Suspected(NamedTuple):
     """
-    What is held against the message at ``suspect_offset`` of a queue; -1, 0, -1, False and 0: nothing any more.
+    The suspicion against the message at ``suspect_offset`` of a queue; -1, 0, -1, False and 0: nothing any more.
 
     See :class:`~rmq.broker.state.crash_suspects.CrashMark`.
     """
