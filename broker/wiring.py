@@ -195,8 +195,8 @@ class Handlers:
             "silent_members": tables.members.silent_count, "producers": len(tables.producers),
             "parked_pulls": len(tables.parked_pulls), "rescued_pulls": self.pulls.rescued,
             "unread_answer_bytes": self._answers.used, "evicted_readers": self._answers.evicted,
-            "cold_reads": self.pulls.cold_reads, "damaged_reads": self.pulls.damaged_reads,
-            "other_histories": self.pulls.other_histories,
-            "failed_reads": self.pulls.failed_reads,
+            "cold_reads": self.pulls.cold_reads, "damaged_reads": self.pulls.reader.damaged_reads,
+            "other_histories": self.pulls.reader.other_histories,
+            "failed_reads": self.pulls.reader.failed_reads,
             **self._send_backs.stats(), "replayed_dead_letters": self._dead_admin.replayed,
         }  # fmt: skip

@@ -33,7 +33,7 @@ from ..state.dead_letters import MAX_RUNS
 from ..state.offsets import Ledger
 from ..state.topics import Topic, TopicTable
 from ..store.changes import DeadHandled
-from ..store.committer import Committer
+from ..store.committer import AppendTicket, Committer
 from ..store.message_store import MessageStore, Placed
 from .redelivery import (
     CopyAppender,
@@ -42,7 +42,6 @@ from .redelivery import (
     MessageCopy,
     SourceMessage,
     Sources,
-    Ticket,
     check_ascending,
     replay_copy,
     returned_copy,
@@ -252,7 +251,7 @@ class DeadAdminHandler:
         offsets = [copy.queue_offset for copy in copies]
         change = self._handled.change(task.queue.topic, offsets, REPLAYED)
         try:
-            placed = self._appender.append(copies, [change], Ticket(), lambda: None)
+            placed = self._appender.append(copies, [change], AppendTicket(), lambda: None)
         except Refused as error:  # the next portion would not fare better
             for offset in self._left(task):
                 task.results[offset] = refused(error)

@@ -7,7 +7,7 @@ from typing import Any
 
 from rmq.wire.batch import batch as batches
 from rmq.wire.batch import layout
-from rmq.wire.errors import BadRequest, Refused, StoreFailed
+from rmq.wire.errors import BadRequest, StoreFailed
 from rmq.wire.protocol.codec import decode
 from rmq.wire.protocol.ops.deferrals import MAX_ROWS, DelayPage, DelayRow, ListDelays
 from rmq.wire.stores import StoreIds
@@ -58,7 +58,7 @@ def rows_of(entries: Sequence[DeferredBatch], reader: LogReader, topic: str | No
     rows = []
     with reader:
         for entry in entries:
-            header = _header(reader, entry.position)
+            header = reader.header(entry.position)
             if header is None or (topic is not None and header.topic != topic):
                 continue
             message_id = batches.id_of_handle(stores, batches.handle(entry.position, 0))
@@ -75,13 +75,3 @@ def rows_of(entries: Sequence[DeferredBatch], reader: LogReader, topic: str | No
                 )
             )
     return rows
-
-
-def _header(reader: LogReader, position: int) -> layout.Header | None:
-    data = reader.header_bytes(position)
-    if data is None:
-        return None
-    try:
-        return layout.parse_header(data, alone=True)
-    except Refused:
-        return None

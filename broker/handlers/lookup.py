@@ -246,23 +246,15 @@ def _head(entry: HeadAt, place: Locator | Refused, reader: LogReader) -> Head:
     if offset >= place.max_offset:
         return Head(EMPTY, offset)
     lies_at = place.position_of(offset)
-    header = None if lies_at is None else _header(entry, offset, reader.header_bytes(lies_at[0]))
-    if lies_at is None or header is None:
+    header = None if lies_at is None else reader.header(lies_at[0])
+    if lies_at is None or header is None or not _has_message(header, entry, offset):
         where = f"{entry.topic}/{entry.queue_id}"
         return Head(Damaged.code, offset, text=f"the batch of {where} at offset {offset} is damaged")
     return Head(OK, offset, header.stored_at, batches.handle(lies_at[0], offset - header.base_offset))
 
 
-def _header(entry: HeadAt, offset: int, data: bytes | None) -> layout.Header | None:
-    """The header of the batch that has the message; None if it is none, or that of another one."""
-    if data is None:
-        return None
-    try:
-        header = layout.parse_header(data, alone=True)
-    except Refused:
-        return None
-    is_here = (header.topic, header.queue_id) == entry[:2] and header.base_offset <= offset < header.end_offset
-    return header if is_here else None
+def _has_message(header: layout.Header, entry: HeadAt, offset: int) -> bool:
+    return (header.topic, header.queue_id) == entry[:2] and header.base_offset <= offset < header.end_offset
 
 
 def _offset_at(time_us: int, place: Locator | Refused, reader: LogReader) -> OffsetAt:

@@ -58,7 +58,7 @@ class _Reads:
 
 
 class PullHandler:
-    """Reads and the long-poll hold. ``rescued`` counts arrivals that only the sweep noticed: it should stay 0."""
+    """Serves pulls and parks them. ``rescued`` counts arrivals that only the sweep noticed: it should stay 0."""
 
     def __init__(
         self, store: MessageStore, topics: TopicTable, parked_pulls: ParkedPullTable, progress: ProgressHandler,
@@ -72,7 +72,7 @@ class PullHandler:
         self._progress = progress
         self._now = now
         self._clock = clock
-        self._reader = PullReader(store, topics, progress, answers, clock=clock)
+        self.reader = PullReader(store, topics, progress, answers, clock=clock)
         self._call_soon = call_soon
         self._max_park_s = max_park_s
         self._ready: deque[PullRequest | ParkedPull] = deque()  # to be served, or to be looked at
@@ -84,21 +84,6 @@ class PullHandler:
         self._unswept: list[ParkedPull] = []
         self.rescued = 0
         self.cold_reads = 0
-
-    @property
-    def damaged_reads(self) -> int:
-        """How often damage was the answer."""
-        return self._reader.damaged_reads
-
-    @property
-    def other_histories(self) -> int:
-        """How often a reader was refused since it follows another history of the store."""
-        return self._reader.other_histories
-
-    @property
-    def failed_reads(self) -> int:
-        """How many reads of queues the disk has failed."""
-        return self._reader.failed_reads
 
     # ---- events
 
@@ -205,7 +190,7 @@ class PullHandler:
             request = _request(parked)
             if not parked.waits or request.stirred:  # or it is in line
                 continue
-            if (queue := self._reader.overlooked(request)) is not None:
+            if (queue := self.reader.overlooked(request)) is not None:
                 self.rescued += 1
                 log.error("pull.rescued", queue=str(queue), total=self.rescued)
                 self._wake(parked)
@@ -262,7 +247,7 @@ class PullHandler:
             return True  # it was taken out meanwhile, and queued if necessary
         stays = False
         try:
-            stays = self._reader.skim(request)
+            stays = self.reader.skim(request)
         finally:
             if not stays:
                 self._parked_pulls.cancel(parked)
@@ -289,7 +274,7 @@ class PullHandler:
             return
         is_over = request.expires_at <= self._now()
         try:
-            parts = self._reader.collect(request, is_over=is_over)
+            parts = self.reader.collect(request, is_over=is_over)
         except Cold as cold:
             self._read_in_thread(request, cold)
             return
@@ -303,7 +288,7 @@ class PullHandler:
             return
         if not parts or request.is_filtered:
             silent = [i for i in range(len(request.queues)) if i not in parts and (not parts or request.has_passed(i))]
-            parts |= {i: self._reader.empty(request, i) for i in silent}
+            parts |= {i: self.reader.empty(request, i) for i in silent}
         run = [buffer for part in parts.values() for buffer in part]
         connection.reply_parts(request.request_id, [frames.array_header(len(parts)), *run], request.kept)
         self._done(request)

@@ -46,7 +46,7 @@ from ..state.leases import LeaseTable
 from ..state.offsets import Entry, Ledger
 from ..state.topics import Topic, TopicTable
 from ..store.changes import Committed
-from ..store.committer import Committer, refusal_of
+from ..store.committer import AppendTicket, Committer, refusal_of
 from ..store.lookup import Locator, LogReader
 from ..store.message_store import MessageStore, Placed
 from .progress import MAX_ATTEMPTS, ProgressHandler, session_of
@@ -216,8 +216,8 @@ class SendBackHandler:
         if left and left[0] < index.min_offset:
             raise MessagesLost(f"retention removed {queue} from offset {left[0]} to {index.min_offset}")
         if left and left[-1] >= index.readable:
-            held = f"{queue} holds {index.min_offset} to {index.readable}"
-            raise OffsetOutOfRange(f"offset {left[-1]} is out of range: {held}")
+            bounds = f"{queue} holds {index.min_offset} to {index.readable}"
+            raise OffsetOutOfRange(f"offset {left[-1]} is out of range: {bounds}")
         if left and (copied := len(self._ledger.copied.offsets(group, queue))) + len(left) > MAX_COPIED:
             gone = f"{copied} messages of {queue} were sent back or given up and are not committed"
             raise BadRequest(f"{gone}, {MAX_COPIED} may be so: commit progress")
@@ -235,7 +235,7 @@ class SendBackHandler:
         changes: list[Entry] = [self._ledger.copied.change(group, queue, [copy.queue_offset for copy in copies])]
         if is_last and request.commit_offset > self._ledger.offsets.get(group, queue):
             changes.append(Committed(group, *queue, request.commit_offset))
-        ticket = Ticket(request.answer if is_last else lambda: None)
+        ticket = AppendTicket(request.answer if is_last else lambda: None)
         self._appender.append(copies, changes, ticket, lambda: self._written(request, copies))
 
     def _written(self, request: _Request, copies: list[MessageCopy]) -> None:
@@ -598,24 +598,6 @@ class CopyQueue:
             task.connection.refuse(task.request_id, task.connection.defect(error, task.request_id))
 
 
-class Ticket:
-    """Copies that wait for the disk; ``answer`` follows when they are durable."""
-
-    __slots__ = ("_answer", "error")
-
-    def __init__(self, answer: Callable[[], None] = lambda: None) -> None:
-        self._answer = answer
-        self.error: Refused | None = None
-
-    def stored(self) -> None:
-        """They are durable."""
-        self._answer()
-
-    def failed(self, error: OSError) -> None:
-        """Nothing of them exists."""
-        self.error = refusal_of(error)
-
-
 class CopyAppender:
     """
     Puts copies into the log, together with the changes that hold only with them.
@@ -636,7 +618,7 @@ class CopyAppender:
         self._refusal = refusal
 
     def append(
-        self, copies: Sequence[MessageCopy], changes: Sequence[Entry], ticket: Ticket, written: Callable[[], None]
+        self, copies: Sequence[MessageCopy], changes: Sequence[Entry], ticket: AppendTicket, written: Callable[[], None]
     ) -> list[Placed]:
         """
         Write copies and changes; return where the copies lie. ``written`` runs before any other callback can see them.
@@ -652,7 +634,7 @@ class CopyAppender:
         placed = [self._stage(copy, topics[copy.to.topic]) for copy in copies]
         self._committer.append_now(changes, ticket, lambda: self._apply(changes, written))
         if ticket.error is not None:
-            raise ticket.error
+            raise refusal_of(ticket.error)
         return placed
 
     def _stage(self, copy: MessageCopy, topic: Topic) -> Placed:

@@ -27,7 +27,7 @@ from ..net.connection import WORK_S
 from ..state.deferred import DeferredBatch, DeliveryMark
 from ..state.topics import TopicTable
 from ..store.changes import Change, DelaysReached
-from ..store.committer import Committer
+from ..store.committer import AppendTicket, Committer
 from ..store.lookup import LogReader
 from ..store.message_store import MessageStore
 from .read_pool import ReadPool
@@ -49,22 +49,6 @@ class Due(NamedTuple):
     entry: DeferredBatch
     data: bytes
     checked: batches.Checked | None
-
-
-class _Ticket:
-    """Copies that are being written."""
-
-    __slots__ = ("error",)
-
-    def __init__(self) -> None:
-        self.error: OSError | None = None
-
-    def stored(self) -> None:
-        """They are durable: no reply waits for it."""
-
-    def failed(self, error: OSError) -> None:
-        """They do not exist."""
-        self.error = error
 
 
 class DeferredDelivery:
@@ -230,7 +214,7 @@ class DeferredDelivery:
         mark = DeliveryMark(*done[-1][0].entry[:2])
         is_passed = any(why is not None for _, why in done)
         changes: list[Change] = [DelaysReached(*mark)] if is_passed else []  # the copies prove the others
-        ticket = _Ticket()
+        ticket = AppendTicket()
         self._committer.append_now(changes, ticket, lambda: self._written(mark, done))
         return ticket.error
 

@@ -29,14 +29,12 @@ from ..state.replay import DeferredLog, Replay
 from ..state.topics import TopicTable
 from ..store import checkpoint as checkpoints
 from ..store.checkpoint import BadCheckpoint, Checkpoint
-from ..store.commitlog import Extent
 from ..store.consume_queue import ConsumeQueue
 from ..store.directory import StoreError
 from ..store.files import Files
 from ..store.history import history_of
-from ..store.rebuild import Rebuild, first_store_id, read_head
-from ..store.recovery import LogDamage, LogFile, Walk
-from ..store.scan import Scan
+from ..store.rebuild import Rebuild, read_head
+from ..store.recovery import LogDamage, SegmentFile, Walk
 from ..store.segment import segment_paths
 
 _ALL_BATCHES = 1 << 62
@@ -169,7 +167,7 @@ class StoppedIndex:
         """A queue; one that never held anything is empty."""
         return self._queues.get(of) or StoppedQueue()
 
-    def _find_again(self, pieces: list[LogFile], position: int) -> None:
+    def _find_again(self, pieces: list[SegmentFile], position: int) -> None:
         """What a broker has in its index files up to a checkpoint: where the messages lie that the checkpoint knows."""
         before = [piece._replace(end=min(piece.end, position)) for piece in pieces if piece.start < position]
         finder = _Finder(self, self._queues.values())
@@ -216,7 +214,7 @@ class StoppedIndex:
             del self._queues[of]
 
 
-def log_files(files: Files, path: Path) -> list[LogFile]:
+def log_files(files: Files, path: Path) -> list[SegmentFile]:
     """
     The files of a log, oldest first.
 
@@ -230,29 +228,15 @@ def log_files(files: Files, path: Path) -> list[LogFile]:
         paths = []
     if not paths:
         raise StoreError(f"{path} holds no log: name the data directory of a broker or a backup of it")
-    return [LogFile(int(path.name), int(path.name) + files.size(path), str(path)) for path in paths]
+    return [SegmentFile(int(path.name), int(path.name) + files.size(path), str(path)) for path in paths]
 
 
-def _checkpoint(files: Files, path: Path, pieces: list[LogFile]) -> Checkpoint | None:
+def _checkpoint(files: Files, path: Path, pieces: list[SegmentFile]) -> Checkpoint | None:
     """What a checkpoint proves to have been on the disk; a backup has none, and one of another log says nothing."""
     try:
         known = checkpoints.load(files, path)
-        if known is None or known.position < pieces[0].start:
-            return None
+        if known is not None:
+            checkpoints.judge(known, files, pieces)
     except BadCheckpoint:
         return None
-    store_id = first_store_id(files, Extent(pieces[0].start, pieces[0].path))
-    if store_id is not None and not known.stores.has(store_id):
-        return None
-    position, header_crc = known.last
-    for piece in pieces:
-        if piece.start <= position < piece.end:
-            fd = files.open_to_read(piece.path)
-            try:
-                scan = Scan(files, fd, piece.start, piece.end - piece.start, window=layout.MAX_BATCH)
-                header = scan.header(position)
-            finally:
-                files.close(fd)
-            if header is not None and header.header_crc != header_crc:
-                return None
     return known

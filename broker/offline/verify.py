@@ -22,13 +22,13 @@ from ..store import checkpoint as checkpoints
 from ..store.changes import QueueBounds, TopicDeleted
 from ..store.checkpoint import BadCheckpoint, Checkpoint
 from ..store.consume_queue import ENTRY, entries
-from ..store.directory import SharedLock, StoreError
+from ..store.directory import SharedLock
 from ..store.files import AnyPath, Files, IndexFaults
 from ..store.key_index import IndexGap, KeyIndex, hash_column
 from ..store.rebuild import changes_of, read_head
-from ..store.recovery import LogDamage, LogFile, Walk
+from ..store.recovery import LogDamage, SegmentFile, Walk
 from ..store.scan import Unreadable
-from ..store.segment import segment_paths
+from .index import log_files
 
 MAX_LISTED = 100  # of one kind of finding
 
@@ -105,7 +105,7 @@ class Verification:
             OSError: the disk.
         """
         with SharedLock(self._path, "verify a backup"):
-            pieces = self._pieces()
+            pieces = log_files(self._files, self._path)
             known = self._checkpoint(pieces)
             if known is not None:
                 self._index_until = known.position
@@ -129,16 +129,7 @@ class Verification:
         tail = pieces[-1].end - torn.position if torn is not None and not walk.unreadable else 0
         return Report(self._findings, size, self._batches, self._messages, len(self._ends), tail)
 
-    def _pieces(self) -> list[LogFile]:
-        try:
-            paths = segment_paths(self._files, self._path / "commitlog")
-        except FileNotFoundError:
-            paths = []
-        if not paths:
-            raise StoreError(f"{self._path} holds no log: name the data directory of a broker or a backup")
-        return [LogFile(int(path.name), int(path.name) + self._files.size(path), str(path)) for path in paths]
-
-    def _checkpoint(self, pieces: list[LogFile]) -> Checkpoint | None:
+    def _checkpoint(self, pieces: list[SegmentFile]) -> Checkpoint | None:
         try:
             known = checkpoints.load(self._files, self._path)
         except BadCheckpoint as error:
@@ -253,7 +244,7 @@ class Verification:
             self._index_files[queue] = sorted((int(name), str(directory / name)) for name in names)
         return self._index_files[queue]
 
-    def _verify_keys(self, pieces: list[LogFile]) -> None:
+    def _verify_keys(self, pieces: list[SegmentFile]) -> None:
         directory = self._path / "index"
         if not self._index_until:
             return
@@ -278,7 +269,7 @@ class Verification:
             except OSError as error:
                 self._unreadable(error)
 
-    def _verify_key_file(self, index: KeyIndex, piece: LogFile, place: str) -> None:
+    def _verify_key_file(self, index: KeyIndex, piece: SegmentFile, place: str) -> None:
         if index.has_older_format(piece.start):
             self._find(False, place, "it has the format of an older version; the next start makes it anew")
             return

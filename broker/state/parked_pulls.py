@@ -92,11 +92,6 @@ class ParkedPullTable:
         """Everyone who waits."""
         return [parked for own in self._of_owner.values() for parked in own]
 
-    def next_deadline(self) -> float | None:
-        """When :meth:`expired` will have something, if nothing happens before."""
-        parked = self._next()
-        return None if parked is None else parked.expires_at
-
     def __len__(self) -> int:
         return self._waiting
 

@@ -48,11 +48,7 @@ class ProducerTable:
     """
 
     def __init__(
-        self,
-        window: int = 256,
-        max_producers: int = 20_000,
-        idle_s: float = 86_400.0,
-        ring_bytes: int = 64 << 20,
+        self, window: int = 256, max_producers: int = 20_000, idle_s: float = 86_400.0, ring_bytes: int = 64 << 20
     ) -> None:
         self.window = window
         self.max_producers = max_producers
@@ -130,18 +126,9 @@ class ProducerTable:
             self._account(producer, before)
 
     def record(  # noqa: PLR0917  # called for every batch: keywords would cost more than they say
-        self,
-        producer_id: int,
-        epoch: int,
-        sequence: int,
-        batch_crc: int,
-        base_offset: int,
-        physical_offset: int,
-        stored_at: int,
-        end_position: int,
-        *,
-        now: float,
-    ) -> None:
+        self, producer_id: int, epoch: int, sequence: int, batch_crc: int, base_offset: int, physical_offset: int,
+        stored_at: int, end_position: int, *, now: float,
+    ) -> None:  # fmt: skip
         """
         A batch was admitted and staged, or found in the log by recovery (not copies: those with an origin).
 
@@ -217,18 +204,9 @@ class ProducerTable:
         self._covered = max(self._covered, position)
 
     def replay(  # noqa: PLR0917  # as record
-        self,
-        producer_id: int,
-        epoch: int,
-        sequence: int,
-        batch_crc: int,
-        base_offset: int,
-        physical_offset: int,
-        stored_at: int,
-        end_position: int,
-        *,
-        now: float,
-    ) -> None:
+        self, producer_id: int, epoch: int, sequence: int, batch_crc: int, base_offset: int, physical_offset: int,
+        stored_at: int, end_position: int, *, now: float,
+    ) -> None:  # fmt: skip
         """A batch of the log, in log order. One that the table has already, from a snapshot, changes nothing."""
         if physical_offset < self._covered:
             return

@@ -9,14 +9,12 @@ while its owner may still work on it. A session known from a lease in the log ha
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
 from rmq.wire.errors import BadRequest
 
 SESSION_BYTES: Final = 16
-TICK_S: Final = 0.001  # a deadline is the first moment that is *longer* ago than the grace, as timers see it
 
 
 @dataclass(slots=True, eq=False)
@@ -95,18 +93,9 @@ class SessionTable:
             gone.append(session)
         return gone
 
-    def next_deadline(self) -> float | None:
-        """When :meth:`expire` will have something to remove, if nothing happens before."""
-        session = self._next_lost()
-        return None if session is None else session.answered_at + self.grace_s + TICK_S
-
     def get(self, session_id: bytes) -> Session | None:
         """The session, if it is known."""
         return self._sessions.get(session_id)
-
-    def connected(self) -> Iterator[Session]:
-        """The sessions that have a connection; not to be mixed with calls that add or remove sessions."""
-        return (session for session in self._sessions.values() if session.connection is not None)
 
     def __len__(self) -> int:
         return len(self._sessions)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from rmq.wire import names
@@ -40,12 +39,7 @@ class TopicTable:
 
     def __init__(self) -> None:
         self._topics: dict[str, Topic] = {}
-        self._last_generation = 0
-
-    @property
-    def last_generation(self) -> int:
-        """The highest generation that was ever given, also if that topic is gone."""
-        return self._last_generation
+        self.last_generation = 0  # the highest that was ever given, also if that topic is gone
 
     def create(self, name: str, queues: int, *, created_at: int) -> tuple[Topic, bool]:
         """
@@ -60,7 +54,7 @@ class TopicTable:
         _check_queues(queues)
         topic = self._topics.get(name)
         if topic is None:
-            topic = Topic(name, self._last_generation + 1, queues, queues, created_at)
+            topic = Topic(name, self.last_generation + 1, queues, queues, created_at)
             self._put(topic)
             return topic, True
         if topic.queues != queues:
@@ -74,7 +68,7 @@ class TopicTable:
         topic = self._topics.get(name)
         if topic is not None:
             return topic, False
-        topic = Topic(name, self._last_generation + 1, 1, 1, created_at)
+        topic = Topic(name, self.last_generation + 1, 1, 1, created_at)
         self._put(topic)
         return topic, True
 
@@ -140,11 +134,6 @@ class TopicTable:
         """All topics, by name."""
         return [self._topics[name] for name in sorted(self._topics)]
 
-    def rows(self) -> Iterator[TopicMade]:
-        """All topics, as the changes that bring them back; :meth:`restore_generation` belongs to it."""
-        for topic in self._topics.values():
-            yield topic.made()
-
     def apply(self, change: TopicMade) -> bool:
         """
         Repeat a change from the log; one that a younger generation or a growth replaced does nothing.
@@ -172,7 +161,7 @@ class TopicTable:
 
     def restore_generation(self, last: int) -> None:
         """Never give a generation up to this one again."""
-        self._last_generation = max(self._last_generation, last)
+        self.last_generation = max(self.last_generation, last)
 
     def _put(self, topic: Topic) -> None:
         self._topics[topic.name] = topic

@@ -10,6 +10,8 @@ missing: then the whole log is read.
 from __future__ import annotations
 
 import operator
+from bisect import bisect_right
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,10 +24,11 @@ from rmq.wire.protocol import frames
 from rmq.wire.stores import StoreIds
 
 from .changes import Change, QueueBounds, Started, pack_changes, unpack_changes
-from .commitlog import CommitLog
+from .commitlog import CommitLog, Extent
 from .files import Files
 from .index_backlog import IndexWork
 from .rebuild import first_store_id
+from .recovery import SegmentFile
 from .scan import Scan, Unreadable
 
 NAME = "checkpoint"
@@ -136,18 +139,18 @@ class CheckpointWork(NamedTuple):
         save(files, self.directory, self.checkpoint)
 
 
-def judge(known: Checkpoint, files: Files, log: CommitLog) -> None:
+def judge(known: Checkpoint, files: Files, log: Sequence[SegmentFile]) -> None:
     """
-    Refuse a checkpoint that does not belong to a log.
+    Refuse a checkpoint that does not belong to a log, given by its segments, oldest first.
 
     One that reaches beyond the log is believed: what lies between was durable, and is lost.
 
     Raises:
         BadCheckpoint: the log alone is to be believed.
     """
-    if known.position < log.start:
-        raise BadCheckpoint(f"the log begins after it, at {log.start}")
-    store_id = first_store_id(files, log.extents()[0])
+    if known.position < log[0].start:
+        raise BadCheckpoint(f"the log begins after it, at {log[0].start}")
+    store_id = first_store_id(files, Extent(log[0].start, log[0].path))
     if store_id is not None and not known.stores.has(store_id):
         raise BadCheckpoint("it is of another store")
     _judge_last(known, files, log)
@@ -164,13 +167,16 @@ def missing_index(known: Checkpoint, files: Files, index_directory: str) -> str 
     return f"the index of {min(needed - there)} is missing" if needed - there else None
 
 
-def _judge_last(known: Checkpoint, files: Files, log: CommitLog) -> None:
+def _judge_last(known: Checkpoint, files: Files, log: Sequence[SegmentFile]) -> None:
     position, header_crc = known.last
-    segment = log.segment_at(position)
+    segment = log[max(bisect_right(log, position, key=lambda segment: segment.start) - 1, 0)]
     if not segment.start <= position < segment.end:
         return
-    with segment.opened() as fd:
-        header = Scan(files, fd, segment.start, segment.size, window=layout.MAX_BATCH).header(position)
+    fd = files.open_to_read(segment.path)
+    try:
+        header = Scan(files, fd, segment.start, segment.end - segment.start, window=layout.MAX_BATCH).header(position)
+    finally:
+        files.close(fd)
     # A header that is not sound is damage, of which the checkpoint knows more than the log. Another one is not.
     if header is not None and header.header_crc != header_crc:
         raise BadCheckpoint("it is of another log")

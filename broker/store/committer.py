@@ -42,6 +42,20 @@ class WriteTicket(Protocol):
         """The batches were not written."""
 
 
+class AppendTicket:
+    """Waits for :meth:`Committer.append_now`: ``stored`` runs when it is durable, ``error`` is why it was not."""
+
+    __slots__ = ("error", "stored")
+
+    def __init__(self, stored: Callable[[], None] = lambda: None) -> None:
+        self.stored = stored
+        self.error: OSError | None = None
+
+    def failed(self, error: OSError) -> None:
+        """Keep the error for the caller: nothing of it exists."""
+        self.error = error
+
+
 class _Refusable(NamedTuple):
     """A request that is answered when it is durable, and refused when the write fails."""
 

@@ -63,14 +63,19 @@ class DataDirectory:
 
     def __init__(self, path: Path, files: Files | None = None, *, recognise_copies: bool = True) -> None:
         self.path = path
+        self.commitlog = path / "commitlog"  # segments
+        self.consumequeue = path / "consumequeue"  # queue indexes
+        self.index = path / "index"  # the key index
+        self.config = path / "config"  # the name of the store, and state exported for operators
+        self.quarantine = path / "quarantine"  # bytes that were cut off
         self._recognise_copies = recognise_copies
         self.files = files or Files()
         is_new = not path.exists()
         try:
             if is_new:
                 self.files.make_directory(path)
-            for name in ("commitlog", "consumequeue", "config", "index", "quarantine"):
-                self.files.make_directory(path / name)
+            for folder in (self.commitlog, self.consumequeue, self.config, self.index, self.quarantine):
+                self.files.make_directory(folder)
             self._keep_names(is_new=is_new)
             self._lock = DirectoryLock(path)
             self._take()
@@ -112,7 +117,7 @@ class DataDirectory:
             )  # fmt: skip
 
     def _load(self) -> dict[str, Any]:
-        file = self.path / "config" / STORE_FILE
+        file = self.config / STORE_FILE
         try:
             store = json.loads(self.files.read_file(file))
             if type(store) is not dict or "format" not in store:
@@ -149,7 +154,7 @@ class DataDirectory:
     def write_name(self, store_id: int) -> None:
         """Write ``store.json`` and sync its directory; the store is not marked as a copy any more."""
         self._store = {"format": FORMAT, "incompatible": [], "store_id": f"{store_id:016x}"}
-        self.files.replace_file(self.path / "config" / STORE_FILE, json.dumps(self._store, indent=2).encode())
+        self.files.replace_file(self.config / STORE_FILE, json.dumps(self._store, indent=2).encode())
 
     def place(self) -> LogIdentity:
         """Return what distinguishes this log from a copy of it."""
@@ -163,31 +168,6 @@ class DataDirectory:
         """
         is_moved = any(before and now and before != now for before, now in zip(recorded, self.place(), strict=True))
         return self._store.get(COPY_MARK) is True or (self._recognise_copies and is_moved)
-
-    @property
-    def commitlog(self) -> Path:
-        """Where the segments lie."""
-        return self.path / "commitlog"
-
-    @property
-    def consumequeue(self) -> Path:
-        """Where the queue indexes lie."""
-        return self.path / "consumequeue"
-
-    @property
-    def index(self) -> Path:
-        """Where the key index lies."""
-        return self.path / "index"
-
-    @property
-    def config(self) -> Path:
-        """Where the state exported for operators lies."""
-        return self.path / "config"
-
-    @property
-    def quarantine(self) -> Path:
-        """Where cut-off bytes are kept."""
-        return self.path / "quarantine"
 
     def close(self) -> None:
         """Let another broker have the directory."""

@@ -266,10 +266,15 @@ class LogReader:
         """The header of the batch at a physical offset, checked; None if none begins there, or a damaged one."""
         return _head(self._header(position), 0, position, self.end)
 
-    def header_bytes(self, position: int) -> bytes | None:
-        """The bytes that the header at a physical offset lies in, its checksum right; None as for :meth:`head`."""
+    def header(self, position: int) -> layout.Header | None:
+        """Return the header of the batch at a physical offset, parsed in full; None as for :meth:`head`."""
         data = self._header(position)
-        return None if _head(data, 0, position, self.end) is None else data
+        if _head(data, 0, position, self.end) is None:
+            return None
+        try:
+            return layout.parse_header(data, alone=True)
+        except Refused:
+            return None
 
     def _header(self, position: int) -> bytes:
         data = self._read(position, LONGEST_HEADER, needed=layout.FIXED_HEADER)

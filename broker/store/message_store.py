@@ -36,7 +36,7 @@ from .key_index import KeyIndex
 from .lookup import Locator, LogReader
 from .read import ColdRead, Only, ReadBatches, read_now
 from .rebuild import Rebuild, StateTables, read_head
-from .recovery import Cut, LogDamage, Recovery
+from .recovery import Cut, LogDamage, Recovery, files_of
 from .retention import remove_indexes
 from .segment import Segment
 
@@ -153,7 +153,7 @@ class MessageStore:
         try:
             known = checkpoints.load(self.files, self.directory.path)
             if known is not None:
-                checkpoints.judge(known, self.files, self.log)
+                checkpoints.judge(known, self.files, files_of(self.log))
         except BadCheckpoint as error:
             log.warning("checkpoint.unusable", reason=str(error), then="the whole log is read")
             return None

@@ -68,7 +68,7 @@ class Visitor(Protocol):
         """A place that was kept and cannot be read."""
 
 
-class LogFile(NamedTuple):
+class SegmentFile(NamedTuple):
     """A file of the log, from the physical offset ``start`` up to ``end``."""
 
     start: int
@@ -85,7 +85,7 @@ class Walk:
     """
 
     def __init__(
-        self, files: Files, pieces: list[LogFile], visitor: Visitor, proven: int = 0, *, must_read: bool = False
+        self, files: Files, pieces: list[SegmentFile], visitor: Visitor, proven: int = 0, *, must_read: bool = False
     ) -> None:
         self._files = files
         self._must_read = must_read
@@ -99,7 +99,7 @@ class Walk:
         self._visitor = visitor
         self.proven = proven
         self._looked_ahead = False
-        self.unreadable: list[tuple[LogFile, UnreadableRange]] = []  # what the disk could not read
+        self.unreadable: list[tuple[SegmentFile, UnreadableRange]] = []  # what the disk could not read
 
     def run(self, begin: int) -> Bad | None:
         """
@@ -141,17 +141,17 @@ class Walk:
                 )
         return None
 
-    def _is_synced_beyond(self, position: int, piece: LogFile) -> bool:
+    def _is_synced_beyond(self, position: int, piece: SegmentFile) -> bool:
         if position <= piece.start:
             return True
         with self._scan(piece) as scan:
             return any(_proves(header) > position for header in scan.headers(position))
 
-    def _piece(self, position: int) -> LogFile | None:
+    def _piece(self, position: int) -> SegmentFile | None:
         """The file to go on in: the one that holds ``position``, or the first one after it."""
         return next((piece for piece in self._pieces if piece.end > position), None)
 
-    def _walk(self, piece: LogFile, position: int) -> Bad | None:
+    def _walk(self, piece: SegmentFile, position: int) -> Bad | None:
         """Visit the sound batches of a file; the place that ends them, if it is not the file's end."""
         if piece.start > position:
             return Bad(position, "a segment is missing")
@@ -164,7 +164,7 @@ class Walk:
         return None
 
     @contextmanager
-    def _scan(self, piece: LogFile) -> Iterator[Scan]:
+    def _scan(self, piece: SegmentFile) -> Iterator[Scan]:
         fd = self._files.open_to_read(piece.path)
         try:
             yield Scan(
@@ -173,7 +173,7 @@ class Walk:
         finally:
             self._files.close(fd)
 
-    def _cannot_read(self, piece: LogFile, found: UnreadableRange) -> None:
+    def _cannot_read(self, piece: SegmentFile, found: UnreadableRange) -> None:
         if self._must_read:
             raise Unreadable.bytes_of(piece.path, found)
         self.unreadable.append((piece, found))
@@ -216,6 +216,11 @@ def _proves(header: layout.Header) -> int:
     return min(header.durable_before, header.physical_offset)
 
 
+def files_of(log: CommitLog) -> list[SegmentFile]:
+    """Return the files of an open log, oldest first."""
+    return [SegmentFile(segment.start, segment.end, str(segment.path)) for segment in log.segments]
+
+
 class Recovery:
     """One walk over the log of a store that starts, and what follows from it."""
 
@@ -223,8 +228,7 @@ class Recovery:
         self._files = files
         self._log = log
         self._quarantine = quarantine
-        pieces = [LogFile(segment.start, segment.end, str(segment.path)) for segment in log.segments]
-        self._walk = Walk(files, pieces, visitor, proven, must_read=True)
+        self._walk = Walk(files, files_of(log), visitor, proven, must_read=True)
 
     def run(self, begin: int) -> Cut | None:
         """

@@ -123,7 +123,10 @@ class Rig:
         return topic
 
     def snapshot(self) -> list[Change]:
-        told: list[Change] = [Started(self.store.stores.current, self.store.log_epoch), *self.tables.topics.rows()]
+        told: list[Change] = [
+            Started(self.store.stores.current, self.store.log_epoch),
+            *map(Topic.made, self.tables.topics.all()),
+        ]
         told += [*self.store.queue_bounds(), *self.tables.ledger.rows(), DelaysReached(*self.store.delays.reached)]
         return [*told, SnapshotEnded(self.store.log.written, len(told), self.tables.topics.last_generation)]
 

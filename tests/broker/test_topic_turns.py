@@ -19,7 +19,7 @@ from rmq.broker.state.leases import LeaseTable
 from rmq.broker.state.offsets import Ledger, OffsetTable
 from rmq.broker.state.producers import ProducerTable
 from rmq.broker.state.replay import DeferredLog, Replay
-from rmq.broker.state.topics import TopicTable
+from rmq.broker.state.topics import Topic, TopicTable
 from rmq.broker.store.changes import Change, Committed, SnapshotEnded, Started, TopicDeleted, TopicMade
 from rmq.broker.store.committer import Committer, without_the_dead
 from rmq.broker.store.directory import DataDirectory
@@ -127,7 +127,10 @@ class Rig:
             self.committer.record(Committed(group, *queue, offset))
 
     def snapshot(self) -> list[Change]:
-        told: list[Change] = [Started(self.store.stores.current, self.store.log_epoch), *self.topics.rows()]
+        told: list[Change] = [
+            Started(self.store.stores.current, self.store.log_epoch),
+            *map(Topic.made, self.topics.all()),
+        ]
         told += [*self.store.queue_bounds(), *self.offsets.rows()]
         return [*told, SnapshotEnded(self.store.log.written, len(told), self.topics.last_generation)]
 

@@ -236,12 +236,12 @@ def test_damage_is_told_with_its_own_bounds_behind_what_was_passed(cold: Rig) ->
     while cold.pool.run():
         cold.peer.turns.turn()
     assert cold.results() == [(1, 0, EMPTY, 2, [])]
-    assert cold.pulls.damaged_reads == 0
+    assert cold.pulls.reader.damaged_reads == 0
 
     cold.pull(2, 2)
     cold.pool.run()
     assert cold.results() == [(2, 0, Damaged.code, 3, [])]
-    assert cold.pulls.damaged_reads == 1
+    assert cold.pulls.reader.damaged_reads == 1
 
 
 def shorten(rig: Rig) -> int:

@@ -25,7 +25,6 @@ from rmq.broker.handlers.redelivery import (
     MessageCopy,
     SourceMessage,
     Sources,
-    Ticket,
     came_from,
     dead_copy,
     fate,
@@ -37,6 +36,7 @@ from rmq.broker.net.connection import Connection
 from rmq.broker.state.dead_letters import MAX_COPIED
 from rmq.broker.state.deferred import Delays
 from rmq.broker.store.changes import Copied
+from rmq.broker.store.committer import AppendTicket
 from rmq.broker.store.lookup import Locator, LogReader
 from rmq.broker.store.rebuild import read_head
 from rmq.testing.broker import InMemoryBroker
@@ -1651,7 +1651,7 @@ def copy(offset: int, to: MessageQueue, level: int = 0) -> MessageCopy:
 def test_copies_for_now_and_for_later_are_there_when_it_is_true(rig_appending: Rig, appender: CopyAppender) -> None:
     seen: list[object] = []
     change = rig_appending.tables.ledger.copied.change("g", ORDERS, [1, 2])
-    ticket = Ticket(lambda: seen.append("durable"))
+    ticket = AppendTicket(lambda: seen.append("durable"))
 
     placed = appender.append(
         [copy(1, DEAD_LETTERS), copy(2, RETRIES, 2)],
@@ -1673,7 +1673,7 @@ def test_nothing_is_begun_while_nothing_may_be_stored(rig_appending: Rig, append
     written = rig_appending.store.log.written
 
     with pytest.raises(DiskFull, match="only 3 MiB are free"):
-        appender.append([copy(1, DEAD_LETTERS)], [], Ticket(), lambda: None)
+        appender.append([copy(1, DEAD_LETTERS)], [], AppendTicket(), lambda: None)
     rig_appending.turn()
 
     assert rig_appending.tables.topics.get(DEAD_LETTERS.topic) is None
@@ -1690,7 +1690,7 @@ def test_a_write_that_fails_says_why_and_nothing_of_it_is_true(
     change = rig_appending.tables.ledger.copied.change("g", ORDERS, [1])
     rig_appending.files.fail("write", "commitlog", number)
 
-    ticket = Ticket(lambda: seen.append("durable"))
+    ticket = AppendTicket(lambda: seen.append("durable"))
     with pytest.raises(kind, match=os.strerror(number)):
         appender.append([copy(1, DEAD_LETTERS), copy(2, RETRIES, 1)], [change], ticket, lambda: seen.append("written"))
 

@@ -63,21 +63,8 @@ def test_pulls_end_in_the_order_of_their_times_and_equal_ones_in_that_they_came(
     for token, expires_at in (("late", 9.0), ("b", 5.0), ("c", 5.0), ("a", 1.0)):
         table.park("c1", token, (Q0,), expires_at)
 
-    assert table.next_deadline() == 1.0
     assert [parked.token for parked in table.expired(now=5.0)] == ["a", "b", "c"]
-    assert table.next_deadline() == 9.0
-
-
-def test_the_next_deadline_is_that_of_one_that_still_waits(table: ParkedPullTable) -> None:
-    assert table.next_deadline() is None
-    early = table.park("c1", "early", (Q0,), 1.0)
-    table.park("c1", "late", (Q1,), 2.0)
-
-    assert table.cancel(early)
-    assert table.next_deadline() == 2.0
-
-    table.arrived(Q1)
-    assert table.next_deadline() is None
+    assert [parked.token for parked in table.expired(now=9.0)] == ["late"]
 
 
 def test_an_owner_that_is_gone_takes_its_pulls_along_and_no_others(table: ParkedPullTable) -> None:
@@ -169,7 +156,6 @@ class Holds(RuleBasedStateMachine):
     @invariant()
     def the_table_is_the_list(self) -> None:
         assert len(self.table) == len(self.model)
-        assert self.table.next_deadline() == min((parked.expires_at for parked in self.model), default=None)
         for queue in (Q0, Q1, Q2):
             assert self.table.of_queue(queue) == [parked for parked in self.model if queue in parked.queues]
         for owner in ("c1", "c2"):

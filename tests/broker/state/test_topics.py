@@ -162,7 +162,7 @@ def test_a_growth_from_the_log_stands_also_if_an_older_change_is_repeated(table_
     for change in (made, grown, made):
         again.apply(change)
 
-    assert list(again.rows()) == [grown]
+    assert list(map(Topic.made, again.all())) == [grown]
 
 
 # ---- the end
@@ -230,7 +230,7 @@ def test_a_younger_generation_from_the_log_says_that_it_ends_the_older() -> None
     assert [table_life.apply(change) for change in (first, first, grown, second, second, grown)] == [
         False, False, False, True, False, False,
     ]  # fmt: skip
-    assert list(table_life.rows()) == [second]
+    assert list(map(Topic.made, table_life.all())) == [second]
 
 
 def test_generations_of_topics_that_nobody_remembers_stay_used() -> None:
@@ -361,7 +361,7 @@ class Topics(RuleBasedStateMachine):
     def restart_from_a_snapshot(self) -> None:
         """The log before the snapshot is gone, and with it all that was deleted."""
         self.snapshot = self.table.last_generation
-        self.log = list(self.table.rows())
+        self.log = list(map(Topic.made, self.table.all()))
         self.table = self.replayed()
 
     def replayed(self) -> TopicTable:

@@ -527,7 +527,7 @@ def test_a_header_that_lies_across_unreadable_bytes_is_not_taken_for_damaged(kil
     opened = Opened(killed)
     log = opened.store.log
     with LogReader(UnreadableFiles(SEGMENT, 64, 4096), log.extents(), log.written) as reader:
-        for read in (reader.head, reader.header_bytes, reader.batch):
+        for read in (reader.head, reader.header, reader.batch):
             with pytest.raises(OSError, match="bytes 0 to"):
                 read(0)
     opened.close()
