@@ -15,25 +15,18 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rmq.broker.handlers.pull import PullHandler
-from rmq.broker.jobs.read_pool import ReadPool
-from rmq.broker.state.parked_pulls import ParkedPullTable
-from rmq.broker.state.topics import TopicTable
-from rmq.broker.store.message_store import MessageStore
-from rmq.broker.store.read import ColdRead, ReadBatches
 from rmq.broker.store.rebuild import read_head
 from rmq.testing.broker import InMemoryBroker
 from rmq.wire.batch import batch as batches
-from rmq.wire.batch.tags import Wanted
 from rmq.wire.errors import (
     BadRequest,
     Damaged,
@@ -52,10 +45,10 @@ from rmq.wire.protocol.ops.core import EMPTY, NO_OFFSET, Op, OutgoingBatch, Pull
 from rmq.wire.stores import StoreIds
 
 from ..builders import ORDERS, Opened, make_batch, segment_files
-from ..fakes import BIG, ECHO, FakeService, HeldPool, Peer, Turns, request
+from ..fakes import BIG, ECHO, Peer, request
+from rigs.disk.faulty import flip
 from ..harness import Client, bodies, holder, until
-from ..tag_rig import OTHER, Rig
-from rigs.disk.faulty import FaultyFiles, flip
+from ..pull_rig import OTHER, Member, Rig
 
 TICK_S = 0.1
 OTHER_PLAIN = MessageQueue("orders", 1)
@@ -407,50 +400,30 @@ async def test_progress_on_a_fenced_or_impossible_pull_is_ignored(broker: InMemo
         assert await client.committed() == 2
 
 
-OTHER_COLD = MessageQueue("orders", 1)
-
-
-class Fence:
-    """Refuses what is under another epoch than the newest."""
+class Fence(Member):
+    """Refuses what is under another epoch than the newest; it wants everything."""
 
     epoch = 7
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.expression = None
 
     def check_pull(self, session: bytes, group: str, queue: MessageQueue, epoch: int | None) -> None:
         if epoch != self.epoch:
             raise Fenced(f"epoch {epoch} is not {self.epoch}")
 
-    def wanted(self, session: bytes, group: str, topic: str) -> Wanted | None:
-        return None
 
-    def ride(self, group: str, queue: MessageQueue, queue_offset: int) -> None:
-        pass
-
-    def fetched(self, group: str, queue: MessageQueue, next_offset: int) -> None:
-        pass
-
-
-class RigCold:
-    """A pull handler over a store of which nothing is in memory."""
+class RigCold(Rig):
+    """Nothing of the store is in memory."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self.files = FaultyFiles()
-        self.opened = Opened(path, files=self.files, recent_bytes=0, segment_bytes=700, entries_per_file=3)
+        self.fence = Fence()
+        super().__init__(path, member=self.fence, recent_bytes=0, segment_bytes=700, entries_per_file=3)
         self.store = self.opened.store
-        self.service, self.turns, self.pool, self.fence = FakeService(), Turns(), HeldPool(), Fence()
-        self.topics = TopicTable()
-        self.topics.create("orders", 4, created_at=0)
-        self.pulls = PullHandler(
-            self.store, self.topics, ParkedPullTable(), self.fence, now=self.service.now, clock=self.service.clock,
-            call_soon=self.turns.call_soon, max_park_s=30.0,
-            pool=cast(ReadPool, self.pool), answers=self.service.answers,
-        )  # fmt: skip
-        self.service.handlers[Op.PULL] = self.pulls.pull
-        self.service.unblocked = self.pulls.unblocked  # type: ignore[method-assign]
-        self.peer = Peer(self.service, self.turns)
         for i in range(9):
             self.opened.append(b"%d" % i * 50)
-        self.opened.append(b"other", to=OTHER_COLD)
+        self.opened.append(b"other", to=OTHER)
         self.files.cold = True
 
     def pull(self, request_id: int, *queues: PullQueue, group: str | None = None, wait_ms: int = 0) -> None:
@@ -502,7 +475,7 @@ def test_what_is_not_in_memory_is_answered_when_a_thread_has_read_it(rig_cold: R
 
 
 def test_a_pull_of_several_cold_queues_is_answered_whole(rig_cold: RigCold) -> None:
-    rig_cold.pull(1, orders(5), PullQueue(*OTHER_COLD, 0))
+    rig_cold.pull(1, orders(5), PullQueue(*OTHER, 0))
     while rig_cold.pool.run():
         assert rig_cold.peer.turns.turn() is None
 
@@ -705,54 +678,8 @@ def test_many_large_answers_of_one_turn_stop_when_the_peer_takes_no_more(rig_col
     assert answered == list(range(20))
 
 
-class NoFence:
-    def check_pull(self, session: bytes, group: str, queue: MessageQueue, epoch: int | None) -> None:
-        pass
-
-    def wanted(self, session: bytes, group: str, topic: str) -> Wanted | None:
-        return None
-
-    def ride(self, group: str, queue: MessageQueue, queue_offset: int) -> None:
-        pass
-
-    def fetched(self, group: str, queue: MessageQueue, next_offset: int) -> None:
-        pass
-
-
-class HookedStore:
-    """The store, with something that happens before each read."""
-
-    def __init__(self, store: MessageStore) -> None:
-        self._store = store
-        self.before_read: Callable[[], None] = lambda: None
-
-    def read(self, *args: Any) -> ReadBatches | ColdRead:
-        self.before_read()
-        return self._store.read(*args)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
-
-
-class RigLine:
-    """A pull handler over a real store, and peers of a fake service that use it."""
-
-    def __init__(self, path: Path) -> None:
-        self.opened = Opened(path)
-        self.store = HookedStore(self.opened.store)
-        self.service, self.turns, self.parked_pulls = FakeService(), Turns(), ParkedPullTable()
-        self.pool = HeldPool()
-        self.topics = topics = TopicTable()
-        topics.create("orders", 4, created_at=0)
-        self.pulls = PullHandler(
-            cast(MessageStore, self.store), topics, self.parked_pulls, NoFence(), now=self.service.now,
-            clock=lambda: self.clock(), call_soon=self.turns.call_soon, max_park_s=30.0,
-            pool=cast(ReadPool, self.pool), answers=self.service.answers,
-        )  # fmt: skip
-        self.clock = self.service.clock
-        self.service.handlers[Op.PULL] = self.pulls.pull
-        self.service.unblocked = self.pulls.unblocked  # type: ignore[method-assign]
-        self.peer = Peer(self.service, self.turns)
+class RigLine(Rig):
+    """All messages are wanted, of one queue."""
 
     def arrive(self, *, told: bool = True) -> None:
         """A message becomes readable; ``told`` says whether the handler hears of it."""

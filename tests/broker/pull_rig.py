@@ -1,4 +1,4 @@
-"""A pull handler whose member wants some tags: arrivals, turns, threads and time by hand."""
+"""A pull handler over a real store: arrivals, turns, threads and time by hand."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OTHER = MessageQueue("orders", 1)
 
 
 class Member:
-    """Holds every lease, and wants what ``expression`` says."""
+    """Has every lease, and wants what ``expression`` says."""
 
     def __init__(self) -> None:
         self.expression: str | None = "a"
@@ -66,20 +66,21 @@ class HookedStore:
 
 
 class Rig:
-    """A pull handler over a real store; ``recent_bytes=0`` and ``files.cold`` leave all reads to threads."""
+    """The handler and a peer; ``recent_bytes=0`` and ``files.cold`` leave all reads to threads."""
 
-    def __init__(self, path: Path, **settings: int) -> None:
+    def __init__(self, path: Path, *, member: Member | None = None, **settings: int) -> None:
         self.path = path
         self.files = FaultyFiles()
         self.opened = Opened(path, files=self.files, **settings)
         self.store = HookedStore(self.opened.store)
         self.service, self.turns, self.parked_pulls, self.pool = FakeService(), Turns(), ParkedPullTable(), HeldPool()
-        self.member = Member()
+        self.member = member or Member()
+        self.clock = self.service.clock
         self.topics = TopicTable()
         self.topics.create("orders", 4, created_at=0)
         self.pulls = PullHandler(
             cast(MessageStore, self.store), self.topics, self.parked_pulls, self.member, now=self.service.now,
-            clock=self.service.clock, call_soon=self.turns.call_soon, max_park_s=30.0,
+            clock=lambda: self.clock(), call_soon=self.turns.call_soon, max_park_s=30.0,
             pool=cast(ReadPool, self.pool), answers=self.service.answers,
         )  # fmt: skip
         self.service.handlers[Op.PULL] = self.pulls.pull
