@@ -85,7 +85,7 @@ class ConsumerConfig:
     heartbeat_s: float = _setting(30.0, "time between reports that this member is alive")
     pull_wait_s: float = _setting(15.0, "how long the broker holds a pull that finds nothing")
     pull_timeout_s: float = _setting(30.0, "a pull without an answer for this long is asked again")
-    pull_expiry_s: float = _setting(120.0, "a queue that was not pulled for this long is given up and taken anew")
+    pull_expiry_s: float = _setting(120.0, "a queue that was not pulled for this long is given up and taken again")
     pull_interval_s: float = _setting(0.0, "pause between two pulls that found something")
     pull_when_drained: bool = _setting(False, "pull a queue only when the listener has finished all that is held of it")
     pull_bytes: int = _setting(1 * MIB, "most bytes asked for with one pull")

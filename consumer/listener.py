@@ -320,7 +320,7 @@ def read_status(status: object, auto_commit: bool) -> Reading:
         advice = "return ConsumeStatus.SUCCESS when the messages are done"
         return Reading(SUSPEND, ("listener.returned_nothing", advice))
     if not isinstance(status, ConsumeStatus):
-        advice = f"{status!r} is no ConsumeStatus; taken as SUSPEND"
+        advice = f"expected a ConsumeStatus, got {status!r}; treating it as SUSPEND"
         return Reading(SUSPEND, ("listener.returned_no_status", advice))
     if status is RETRY:
         advice = "RETRY is for orderly=False: in order the message itself is tried again; taken as SUSPEND"
@@ -345,7 +345,9 @@ def read_concurrent_status(status: object) -> Reading:
         advice = "return ConsumeStatus.SUCCESS when the messages are done"
         return Reading(RETRY, ("listener.returned_nothing", advice))
     if not isinstance(status, ConsumeStatus):
-        return Reading(RETRY, ("listener.returned_no_status", f"{status!r} is no ConsumeStatus; taken as RETRY"))
+        return Reading(
+            RETRY, ("listener.returned_no_status", f"expected a ConsumeStatus, got {status!r}; treating it as RETRY")
+        )
     meant = SUCCESS if status is COMMIT else RETRY
     advice = f"{status.name} is for orderly consumption; taken as {meant.name}"
     return Reading(meant, ("listener.returned_ordered_status", advice))
@@ -383,7 +385,7 @@ def failure_of(status: object, error: BaseException | None) -> str:
     if status is None:
         return "the listener returned nothing; it must return ConsumeStatus.SUCCESS when messages are done"
     if not isinstance(status, ConsumeStatus):
-        return f"the listener returned {_article(type(status).__name__)}, which is no ConsumeStatus"
+        return f"the listener returned {_article(type(status).__name__)}, which is not a ConsumeStatus"
     return "the listener asked for it again"
 
 

@@ -477,7 +477,7 @@ def _in_thread(hook: RebalanceHook | None, name: str) -> RebalanceHook | None:
         try:
             running = asyncio.get_running_loop().run_in_executor(None, within.run, hook, queues)
         except RuntimeError:  # no thread begins any more
-            log.warning("hook.left_out", hook=name, reason="the program ends, and did not stop the consumer")
+            log.warning("hook.skipped", hook=name, reason="the program ends, and did not stop the consumer")
             return
         waits = await running
         if waits is not None:

@@ -100,7 +100,7 @@ def directory_of(offsets_dir: str, group: str, instance: str) -> Path:
     """
     path = os.path.expanduser(offsets_dir or f"{HOME}/{group}/{instance}")
     if path.startswith("~"):
-        raise ConfigError(f"there is no home directory for {path!r}: set offsets_dir to another directory")
+        raise ConfigError(f"no home directory was found for {path!r}: set offsets_dir to another directory")
     return Path(path)
 
 
@@ -195,7 +195,7 @@ class OffsetsFile:
             return None
         reason = f"{MAIN}: {why_not_main or 'it is missing'}; {BACKUP}: {why_not_backup or 'it is missing'}"
         raise ConfigError(
-            f"the progress in {str(self.directory)!r} cannot be read ({reason}): mend it, or remove it to begin anew"
+            f"the progress in {str(self.directory)!r} cannot be read ({reason}): repair it, or remove it to start over"
         )
 
     def _read(self, name: str) -> tuple[OffsetsContent | None, str | None]:
@@ -326,9 +326,9 @@ def decode(text: bytes) -> OffsetsContent:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise BadOffsets(f"it is no JSON: {error}") from error
+        raise BadOffsets(f"it is not JSON: {error}") from error
     if not isinstance(found, dict):
-        raise BadOffsets("it is no JSON object")
+        raise BadOffsets("it is not a JSON object")
     version = _number(found, "format")
     if version > FORMAT:
         raise NewerOffsets(f"its format is {version}, and this version of rmq knows {FORMAT}")
@@ -342,7 +342,7 @@ def decode(text: bytes) -> OffsetsContent:
 def _topics(found: dict[str, Any]) -> frozenset[str]:
     topics = _list(found, "topics")
     if not all(isinstance(topic, str) and topic for topic in topics):
-        raise BadOffsets('a name in "topics" is no text')
+        raise BadOffsets('a name in "topics" is not text')
     return frozenset(topics)
 
 
@@ -350,7 +350,7 @@ def _queues(found: dict[str, Any]) -> dict[MessageQueue, QueueProgress]:
     queues: dict[MessageQueue, QueueProgress] = {}
     for entry in _list(found, "queues"):
         if not isinstance(entry, dict):
-            raise BadOffsets('an entry of "queues" is no object')
+            raise BadOffsets('an entry of "queues" is not an object')
         queue = MessageQueue(_text(entry, "topic"), _number(entry, "queue_id"))
         if queue in queues:
             raise BadOffsets(f"{queue} is listed twice")
@@ -368,14 +368,14 @@ def _store_id(found: dict[str, Any]) -> int:
 def _list(found: dict[str, Any], name: str) -> list[Any]:
     value = found.get(name)
     if not isinstance(value, list):
-        raise BadOffsets(f'"{name}" is no list')
+        raise BadOffsets(f'"{name}" is not a list')
     return value
 
 
 def _text(found: dict[str, Any], name: str) -> str:
     value = found.get(name)
     if not isinstance(value, str) or not value:
-        raise BadOffsets(f'"{name}" is no text')
+        raise BadOffsets(f'"{name}" is not text')
     return value
 
 
@@ -386,5 +386,5 @@ def _numbers(found: dict[str, Any], names: Iterable[str]) -> list[int]:
 def _number(found: dict[str, Any], name: str) -> int:
     value = found.get(name)
     if type(value) is not int or not 0 <= value <= MOST:
-        raise BadOffsets(f'"{name}" is no number from 0 to {MOST}')
+        raise BadOffsets(f'"{name}" is not a number from 0 to {MOST}')
     return value

@@ -353,7 +353,7 @@ class ConcurrentService:
     def _acknowledged(self, context: ConcurrentContext, given: int) -> int:
         done = acknowledged(context.ack_index, given)
         if done is None:
-            advice = f"context.ack_index = {context.ack_index!r} is no index of a message; all are tried again"
+            advice = f"context.ack_index must be the index of a message, got {context.ack_index!r}; all are tried again"
             self._warn.once("listener.bad_ack_index", advice)
         return done or 0
 
@@ -361,7 +361,7 @@ class ConcurrentService:
         level: object = context.delay_level
         if isinstance(level, int) and not isinstance(level, bool):
             return level
-        self._warn.once("listener.bad_delay_level", f"context.delay_level = {level!r} is no level; left out")
+        self._warn.once("listener.bad_delay_level", f"context.delay_level must be a level, got {level!r}; ignored")
         return 0
 
     # Exceptions and cancellations

@@ -22,8 +22,8 @@ from ..group.assignment import NO_LIMIT, REMIND_S, Assignment
 log = get_logger("rmq.consumer")
 
 ADVICE = (
-    "a message ends the process that consumes it: mend the listener, then reset the offset of the queue to it or "
-    "behind it; with max_attempts it would become a dead letter"
+    "this message crashes its consumer: fix the listener, then reset the offset of the queue to it (retry) or past it "
+    "(skip); with max_attempts it would become a dead letter"
 )
 
 

@@ -97,7 +97,7 @@ class Retries:
             assignment.reported = max(assignment.reported, cache.commit_offset_without(there))
             cache.remove(there)
             log.warning(
-                "message.passed" if self._config.model == BROADCASTING else "message.dead_lettered",
+                "message.skipped" if self._config.model == BROADCASTING else "message.dead_lettered",
                 queue=str(assignment.queue),
                 queue_offset=there[0].queue_offset,
                 count=len(there),
@@ -176,7 +176,7 @@ class SkipFailures:
         if assignment.lease.lost:
             return Fate.LOST
         log.warning(
-            "message.passed",
+            "message.skipped",
             queue=str(assignment.queue),
             queue_offset=messages[0].queue_offset,
             count=len(messages),

@@ -416,7 +416,7 @@ class OrderlyResults:
         asked: object = context.suspend_s
         if asked is None or (isinstance(asked, int | float) and not isinstance(asked, bool)):
             return asked
-        self._warn.once("listener.bad_pause", f"context.suspend_s = {asked!r} is no number of seconds; left out")
+        self._warn.once("listener.bad_pause", f"context.suspend_s must be a number of seconds, got {asked!r}; ignored")
         return None
 
     def caught(self, assignment: Assignment, count: int, error: BaseException) -> Raised:

@@ -288,7 +288,7 @@ class Intake:
         if context.expression == ALL:
             return True  # with every message wanted, the cache refuses a batch after a hole
         if to_offset > min(result.next_offset, result.max_offset):
-            raise BadBatch(f"{to_offset} lies behind {result.next_offset}, where the answer ends")
+            raise BadBatch(f"{to_offset} lies after {result.next_offset}, where the answer ends")
         cache.skip_to(to_offset, passed_under=context.log_epoch)
         assignment.arrived()  # the owner passes it when its turn comes
         self._progressed()

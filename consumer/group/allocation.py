@@ -319,7 +319,11 @@ class Shares:
             if topic == self._retry_topic and before is None and not share.queues:
                 continue  # nothing was given back as yet
             if before is None and not share.queues:
-                log.warning("topic.awaited", topic=topic, now="it does not exist: waiting until somebody makes it")
+                log.warning(
+                    "topic.awaited",
+                    topic=topic,
+                    now="the topic does not exist yet: consumption starts when it is created",
+                )
             if share.error is not None:
                 if before is None or before.error != share.error:
                     log.error(

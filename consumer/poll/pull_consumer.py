@@ -376,7 +376,7 @@ class PullConsumer(BaseConsumer[PullRuntime]):
             topic = self._targets.topic_on_the_wire(target)
             assignments = [each for each in self._assignments() if each.queue.topic == topic and not each.dropped]
             if not assignments:
-                raise NotAssigned(f"this consumer holds no queue of {target}")
+                raise NotAssigned(f"this consumer owns no queue of {target}")
         else:
             assignments = [await self._awaited(target)]
         seeks = self._in_operation().seeks
@@ -387,7 +387,7 @@ class PullConsumer(BaseConsumer[PullRuntime]):
         for assignment in self._assignments():
             if assignment.shown == wanted and not assignment.dropped:
                 return assignment
-        raise NotAssigned(f"this consumer does not hold {wanted}")
+        raise NotAssigned(f"this consumer does not own {wanted}")
 
     async def _awaited(self, queue: Queue) -> Assignment:
         """A queue that is owned, or was assigned and comes."""

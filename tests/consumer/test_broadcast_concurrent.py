@@ -58,7 +58,7 @@ async def test_a_failed_message_is_told_and_passed_and_nobody_else_notices(
 
     assert sorted(failing.offsets) == sorted(well.offsets) == [0, 1, 2]
     assert saved(tmp_path / "a") == {"t/0": 3}
-    assert sum("message.passed" in record.getMessage() for record in caplog.records) == 1
+    assert sum("message.skipped" in record.getMessage() for record in caplog.records) == 1
     assert not [request for request in broker.requests if request.op in LOCKING]
 
 

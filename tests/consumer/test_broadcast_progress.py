@@ -282,7 +282,7 @@ async def test_progress_that_cannot_be_read_is_for_people_and_leaves_the_file_un
 ) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "offsets.json").write_text("{")
-    with pytest.raises(ConfigError, match="mend it, or remove it to begin anew"):
+    with pytest.raises(ConfigError, match="repair it, or remove it to start over"):
         member(topics={"t": "*"}).start()
 
     (tmp_path / "a" / "offsets.json").unlink()

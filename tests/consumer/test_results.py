@@ -122,8 +122,8 @@ class Unreadable(Exception):
             None,
             "the listener returned nothing; it must return ConsumeStatus.SUCCESS when messages are done",
         ),
-        (True, None, "the listener returned a bool, which is no ConsumeStatus"),
-        (0, None, "the listener returned an int, which is no ConsumeStatus"),
+        (True, None, "the listener returned a bool, which is not a ConsumeStatus"),
+        (0, None, "the listener returned an int, which is not a ConsumeStatus"),
         (SUSPEND_RESULTS, None, "the listener asked for it again"),
         (ROLLBACK_RESULTS, None, "the listener asked for it again"),
         (SUCCESS_RESULTS, None, "the listener asked for it again"),  # with an ack_index before the last

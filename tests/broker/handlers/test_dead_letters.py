@@ -152,7 +152,8 @@ async def test_what_was_replayed_or_dropped_stays_so(broker: InMemoryBroker) -> 
         assert [result[:3] for result in (await admin.drop_dead_letters("g", [0, 2, 3])).values()] == [
             (0, REPLAYED, False), (0, DROPPED, False), (0, DROPPED, True),
         ]  # fmt: skip
-        assert [result.is_new for result in (await admin.replay_dead_letters("g", [1], to_topic=True)).values()] == [False]
+        replayed = await admin.replay_dead_letters("g", [1], to_topic=True)
+        assert [result.is_new for result in replayed.values()] == [False]
         assert await bodies(client) == [b"1", b"0"]
 
 
@@ -289,7 +290,8 @@ async def test_a_disk_that_takes_nothing_is_the_result_of_what_was_not_replayed(
             (0, REPLAYED, False), (StoreFailed.code, 0, False), (StoreFailed.code, 0, False),
         ]  # fmt: skip
         assert (full[1].status, full[1].text) == (DiskFull.code, "only 3 MiB are free")
-        assert [result.is_new for result in (await admin.replay_dead_letters("g", [0, 1, 2])).values()] == [False, True, True]
+        replayed = await admin.replay_dead_letters("g", [0, 1, 2])
+        assert [result.is_new for result in replayed.values()] == [False, True, True]
         assert await bodies(client) == [b"0", b"1", b"2"]
 
 

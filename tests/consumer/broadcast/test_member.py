@@ -121,7 +121,7 @@ async def test_a_message_that_failed_max_attempts_times_is_told_and_passed(
         await asyncio.sleep(10)
 
     assert failing.offsets == [0, 0, 1, 2]
-    passed = [record.getMessage() for record in caplog.records if "message.passed" in record.getMessage()]
+    passed = [record.getMessage() for record in caplog.records if "message.skipped" in record.getMessage()]
     assert len(passed) == 1
     assert "no" in passed[0]
     assert "dead_lettered" not in caplog.text

@@ -88,7 +88,7 @@ def test_any_other_name_may_not(name: str) -> None:
 
 
 def test_a_home_that_nobody_has_is_refused() -> None:
-    with pytest.raises(ConfigError, match="there is no home directory for '~no_such_user/x': set offsets_dir"):
+    with pytest.raises(ConfigError, match="no home directory was found for '~no_such_user/x': set offsets_dir"):
         directory_of("~no_such_user/x", "g", "a")
 
 
@@ -166,7 +166,7 @@ def test_when_nothing_can_be_read_people_decide(tmp_path: Path, main: bytes | No
         if text is not None:
             (tmp_path / name).write_bytes(text)
 
-    with pytest.raises(ConfigError, match=r"cannot be read .* mend it, or remove it to begin anew"):
+    with pytest.raises(ConfigError, match=r"cannot be read .* repair it, or remove it to start over"):
         found(tmp_path)
 
 
@@ -400,16 +400,16 @@ def test_nesting_without_end_is_refused() -> None:
     ("change", "reason"),
     [
         ({"format": 0}, "its format is 0"),
-        ({"format": True}, '"format" is no number'),
-        ({"group": ""}, '"group" is no text'),
-        ({"instance": 7}, '"instance" is no text'),
+        ({"format": True}, '"format" is not a number'),
+        ({"group": ""}, '"group" is not text'),
+        ({"instance": 7}, '"instance" is not text'),
         ({"store_id": "9C0E51B2A64F7D13"}, '"store_id" has not the form'),
         ({"store_id": "12"}, '"store_id" has not the form'),
-        ({"store_id": 12}, '"store_id" is no text'),
-        ({"topics": "t"}, '"topics" is no list'),
-        ({"topics": [1]}, 'a name in "topics" is no text'),
-        ({"queues": None}, '"queues" is no list'),
-        ({"queues": [[]]}, 'an entry of "queues" is no object'),
+        ({"store_id": 12}, '"store_id" is not text'),
+        ({"topics": "t"}, '"topics" is not a list'),
+        ({"topics": [1]}, 'a name in "topics" is not text'),
+        ({"queues": None}, '"queues" is not a list'),
+        ({"queues": [[]]}, 'an entry of "queues" is not an object'),
     ],
 )
 def test_a_field_that_cannot_be_is_named(change: dict[str, Any], reason: str) -> None:
@@ -425,7 +425,7 @@ def test_a_number_of_a_queue_that_cannot_be_is_named(name: str, value: object) -
     found = json.loads(encode(CONTENT))
     found["queues"][0][name] = value
 
-    with pytest.raises(BadOffsets, match=f'"{name}" is no number'):
+    with pytest.raises(BadOffsets, match=f'"{name}" is not a number'):
         decode(json.dumps(found).encode())
 
 

@@ -68,9 +68,9 @@ async def test_a_queue_that_is_not_held_cannot_be_sought_in(broker: FakeBroker, 
     ten(broker)
     async with pull() as consumer:
         await consumer.poll(1)
-        with pytest.raises(NotAssigned, match="this consumer does not hold t/1"):
+        with pytest.raises(NotAssigned, match="this consumer does not own t/1"):
             await consumer.seek(OTHER, 0)
-        with pytest.raises(NotAssigned, match="this consumer does not hold t/1"):
+        with pytest.raises(NotAssigned, match="this consumer does not own t/1"):
             consumer.position(OTHER)
 
 
@@ -310,7 +310,7 @@ async def test_what_is_no_time_or_not_held_is_refused(broker: FakeBroker, pull: 
         too_early = datetime.min.replace(tzinfo=timezone(timedelta(hours=1)))
         with pytest.raises(ConfigError, match=r"0001-01-01 00:00:00.* is a time that has no equal in UTC"):
             await consumer.seek_to_time("t", too_early)
-        with pytest.raises(NotAssigned, match="this consumer holds no queue of other"):
+        with pytest.raises(NotAssigned, match="this consumer owns no queue of other"):
             await consumer.seek_to_time("other", TIME)
 
 
