@@ -46,6 +46,8 @@ from .fake_broker import FakeBroker
 from .fetch.test_process_queue import made_plain
 from .recorder import SUCCESS, SUSPEND, Make, Recorder
 
+pytestmark = [pytest.mark.virtual_time, pytest.mark.usefixtures("nothing_left_running")]
+
 PROGRAM = Program("1.2.3", "host@1#abcd1234", "g", 12.34567, 0.0004, 2)
 CONFIG = ConsumerConfig(group="g")
 
@@ -56,7 +58,6 @@ def assignment(queue_id: int = 0, *, start: int = 0, topic: str = "t", runs: Any
 
 
 # ---- one queue
-@pytest.mark.virtual_time
 def test_a_queue_at_rest() -> None:
     assert queue_info(assignment(3, start=5), now=104.5) == {
         "topic": "t", "queue_id": 3, "epoch": 7, "head_offset": 5, "attempt": 1, "retry_in_s": None,
@@ -68,7 +69,6 @@ def test_a_queue_at_rest() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.virtual_time
 def test_the_head_is_the_first_message_that_is_not_done() -> None:
     one = assignment()
     one.cache.put(made_plain(0, 4))
@@ -85,7 +85,6 @@ def test_the_head_is_the_first_message_that_is_not_done() -> None:
     assert done["commit_offset"] == 2
 
 
-@pytest.mark.virtual_time
 def test_the_attempt_is_that_of_the_head_also_before_it_is_made() -> None:
     one = assignment(start=5, runs=[AttemptRun(5, 7, 3)])
     assert (queue_info(one, now=0.0)["head_offset"], queue_info(one, now=0.0)["attempt"]) == (5, 4)
@@ -100,7 +99,6 @@ def test_the_attempt_is_that_of_the_head_also_before_it_is_made() -> None:
     assert (queue_info(one, now=0.0)["head_offset"], queue_info(one, now=0.0)["attempt"]) == (7, 1)
 
 
-@pytest.mark.virtual_time
 def test_times_are_told_from_now_and_never_negative() -> None:
     one = assignment()
     one.retry_at, one.guard.since, one.pulled_at = 103.0, 101.5, 100.5
@@ -114,7 +112,6 @@ def test_times_are_told_from_now_and_never_negative() -> None:
     assert (early["called_for_s"], early["lock_age_s"]) == (0.0, 0.0)
 
 
-@pytest.mark.virtual_time
 def test_why_a_queue_does_not_go_on_is_told() -> None:
     one = assignment()
     one.paused, one.flow_control, one.tries_to_unlock = True, "1000 messages", 2
@@ -130,7 +127,6 @@ def test_why_a_queue_does_not_go_on_is_told() -> None:
     assert (told["stopped_code"], told["stopped_from"], told["stopped_to"]) == ("CRASH_LOOP", 3, 3)
 
 
-@pytest.mark.virtual_time
 def test_what_the_listener_failed_with_is_told_with_its_message_and_cut() -> None:
     one = assignment()
     one.last_failure = (4, "ValueError: " + "x" * 500)
@@ -141,7 +137,6 @@ def test_what_the_listener_failed_with_is_told_with_its_message_and_cut() -> Non
     assert told["last_error"] == "ValueError: " + "x" * (MAX_TEXT - 13) + "…"
 
 
-@pytest.mark.virtual_time
 @pytest.mark.parametrize(
     ("text", "told"),
     [
@@ -160,7 +155,6 @@ def test_a_text_is_told_as_far_as_it_can_be_sent(text: str, told: str) -> None:
     assert msgpack.unpackb(msgpack.packb(told)) == told
 
 
-@pytest.mark.virtual_time
 def test_the_locks_that_were_refused_and_the_last_poll_are_told() -> None:
     refused = {MessageQueue("t", i): f"held by {'x' * 500}" for i in reversed(range(MAX_WAITS + 1))}
 
@@ -171,7 +165,6 @@ def test_the_locks_that_were_refused_and_the_last_poll_are_told() -> None:
     assert told["polled_ago_s"] == 1.235
 
 
-@pytest.mark.virtual_time
 def test_owners_that_were_lost_with_a_queue_are_told() -> None:
     one = assignment()
     one.suspicion = Suspicion(2, 5, 9)
@@ -179,7 +172,6 @@ def test_owners_that_were_lost_with_a_queue_are_told() -> None:
     assert (queue_info(one, now=0.0)["abandoned"], queue_info(one, now=0.0)["careful_until"]) == (2, 9)
 
 
-@pytest.mark.virtual_time
 def test_a_queue_that_leaves_or_was_lost_says_so() -> None:
     one, two = assignment(), assignment()
     one.drop()
@@ -191,7 +183,6 @@ def test_a_queue_that_leaves_or_was_lost_says_so() -> None:
 
 
 # ---- the whole
-@pytest.mark.virtual_time
 def test_the_map_of_a_consumer() -> None:
     queues = [assignment(1), assignment(0)]
     queues[0].cache.put(made_plain(0, 3))
@@ -209,7 +200,6 @@ def test_the_map_of_a_consumer() -> None:
     assert [queue["queue_id"] for queue in told["queues"]] == [0, 1]
 
 
-@pytest.mark.virtual_time
 def test_only_settings_that_differ_from_the_default_are_told_and_long_ones_cut() -> None:
     assert changed_settings(CONFIG) == {}
 
@@ -219,7 +209,6 @@ def test_only_settings_that_differ_from_the_default_are_told_and_long_ones_cut()
     assert len(told["strategy"]) == MAX_TEXT
 
 
-@pytest.mark.virtual_time
 def test_statistics_are_plain_numbers() -> None:
     statistics = Statistics("g")
     statistics.of("t").succeeded(100.0, 10, 2, 0.5)
@@ -235,7 +224,6 @@ def test_statistics_are_plain_numbers() -> None:
     assert msgpack.unpackb(msgpack.packb(told)) == told
 
 
-@pytest.mark.virtual_time
 def test_of_too_many_queues_those_that_need_somebody_are_told() -> None:
     queues = [assignment(i) for i in range(MAX_QUEUES + 10)]
     queues[-1].retry_at, queues[-2].crash_loop, queues[-3].tries_to_unlock = 1.0, "CRASH_LOOP", 1
@@ -249,7 +237,6 @@ def test_of_too_many_queues_those_that_need_somebody_are_told() -> None:
     assert ids == [*range(MAX_QUEUES - 6), *range(MAX_QUEUES + 4, MAX_QUEUES + 10)]
 
 
-@pytest.mark.virtual_time
 def test_of_many_queues_with_work_the_stopped_ones_are_told_before_those_that_wait_and_the_longest_calls() -> None:
     queues = [assignment(i) for i in range(3 * MAX_QUEUES)]
     for i, queue in enumerate(queues):
@@ -263,7 +250,6 @@ def test_of_many_queues_with_work_the_stopped_ones_are_told_before_those_that_wa
     assert ids == [*range(MAX_QUEUES - 3), *range(3 * MAX_QUEUES - 3, 3 * MAX_QUEUES)]
 
 
-@pytest.mark.virtual_time
 def test_the_largest_map_is_within_what_the_broker_passes_on() -> None:
     """Also with names of 127 characters, numbers of 8 bytes, reasons of any length, and all settings changed."""
     huge, text = 1 << 62, "€" * 1000
@@ -305,7 +291,6 @@ def answers(broker: FakeBroker) -> list[RunningInfo]:
     return [decode(RunningInfo, request.payload) for request in broker.requests if request.op is Op.RUNNING_INFO]
 
 
-@pytest.mark.virtual_time
 async def test_a_push_is_answered_in_the_same_step_with_what_the_consumer_says_itself(
     broker: FakeBroker, make: Make, nothing_left_running: None
 ) -> None:
@@ -327,7 +312,6 @@ async def test_a_push_is_answered_in_the_same_step_with_what_the_consumer_says_i
         assert told.info["up_s"] == pytest.approx(3.0, abs=0.1)
 
 
-@pytest.mark.virtual_time
 async def test_a_failing_message_and_its_next_delivery_are_told(broker: FakeBroker, make: Make) -> None:
     broker.create("t")
     broker.send("t", 0, b"bad")
@@ -345,7 +329,6 @@ async def test_a_failing_message_and_its_next_delivery_are_told(broker: FakeBrok
         assert (queue["attempt"], queue["retry_in_s"], queue["head_offset"]) == (1, None, 1)
 
 
-@pytest.mark.virtual_time
 @pytest.mark.parametrize("payload", [(17, "another"), (17,), (), ("x", "g"), (None, "g")])
 async def test_a_question_for_another_group_or_without_sense_is_not_answered(
     broker: FakeBroker, make: Make, payload: Any
@@ -358,7 +341,6 @@ async def test_a_question_for_another_group_or_without_sense_is_not_answered(
         assert answers(broker) == []
 
 
-@pytest.mark.virtual_time
 async def test_an_answer_that_is_refused_or_cannot_leave_changes_nothing(broker: FakeBroker, make: Make) -> None:
     broker.create("t")
     listener = Recorder()
@@ -376,7 +358,6 @@ async def test_an_answer_that_is_refused_or_cannot_leave_changes_nothing(broker:
     assert listener.offsets == [0]
 
 
-@pytest.mark.virtual_time
 async def test_a_consumer_that_was_not_started_has_nothing_to_tell(make: Make) -> None:
     assert make(topics={"t": "*"}).running_info() == {}
 
@@ -474,7 +455,6 @@ def test_topics_are_kept_apart_and_named_with_their_group() -> None:
     assert read["a@g"].pulled.total == 5
 
 
-@pytest.mark.virtual_time
 async def test_a_consumer_tells_what_it_did_by_topic_and_group(broker: FakeBroker, make: Make) -> None:
     broker.create("t", 2)
     broker.send("t", 0, *[b"x"] * 6)

@@ -22,6 +22,8 @@ from rmq.consumer.group.assignment import Assignment, LeaseBelief
 from rmq.wire.model import MessageQueue
 from rmq.wire.stores import StoreIds
 
+pytestmark = [pytest.mark.virtual_time, pytest.mark.usefixtures("nothing_left_running")]
+
 QUEUE = MessageQueue("t", 0)
 FOUND = OffsetsContent("g", "a", 7, frozenset({"t", "later"}), {QUEUE: QueueProgress(3, 17, 2)})
 
@@ -201,9 +203,6 @@ async def running(rig: Rig) -> Callable[[], Any]:
     return stop
 
 
-@pytest.mark.virtual_time
-@pytest.mark.asyncio
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_progress_is_written_5_s_after_it_began_and_not_before() -> None:
     rig = Rig()
     stop = await running(rig)
@@ -217,9 +216,6 @@ async def test_progress_is_written_5_s_after_it_began_and_not_before() -> None:
     await stop()
 
 
-@pytest.mark.virtual_time
-@pytest.mark.asyncio
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_while_turns_run_it_is_written_every_5_s_and_once_after_the_last() -> None:
     rig = Rig()
     stop = await running(rig)
@@ -236,9 +232,6 @@ async def test_while_turns_run_it_is_written_every_5_s_and_once_after_the_last()
     await stop()
 
 
-@pytest.mark.virtual_time
-@pytest.mark.asyncio
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_nothing_is_written_while_nothing_changes() -> None:
     rig = Rig()
     stop = await running(rig)
@@ -251,9 +244,6 @@ async def test_nothing_is_written_while_nothing_changes() -> None:
     await stop()
 
 
-@pytest.mark.virtual_time
-@pytest.mark.asyncio
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_nothing_is_written_before_a_store_is_known() -> None:
     rig = Rig()
     rig.offsets.progress = LocalProgress("g", "a")
@@ -263,9 +253,6 @@ async def test_nothing_is_written_before_a_store_is_known() -> None:
     assert rig.file.writes == []
 
 
-@pytest.mark.virtual_time
-@pytest.mark.asyncio
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_the_progress_in_another_store_is_put_aside_before_the_next_write(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -284,9 +271,6 @@ async def test_the_progress_in_another_store_is_put_aside_before_the_next_write(
     assert "offsets.other_store" in caplog.text
 
 
-@pytest.mark.virtual_time
-@pytest.mark.asyncio
-@pytest.mark.usefixtures("nothing_left_running")
 @pytest.mark.parametrize("is_written", [False, True], ids=["at once", "after a write"])
 async def test_a_store_that_comes_back_is_gone_on_with_where_it_was_left(is_written: bool) -> None:
     rig = Rig()
@@ -302,9 +286,6 @@ async def test_a_store_that_comes_back_is_gone_on_with_where_it_was_left(is_writ
     assert rig.offsets.progress.of(QUEUE, 1) == QueueProgress(1, 3, 0)
 
 
-@pytest.mark.virtual_time
-@pytest.mark.asyncio
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_store_that_changes_while_another_is_put_aside_is_put_aside_as_well() -> None:
     rig = Rig()
     inner = rig.file.put_aside
@@ -323,9 +304,6 @@ async def test_a_store_that_changes_while_another_is_put_aside_is_put_aside_as_w
     assert [(content.store_id, content.queues[QUEUE].offset) for content in rig.file.aside] == [(7, 3), (8, 5)]
 
 
-@pytest.mark.virtual_time
-@pytest.mark.asyncio
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_store_that_is_met_first_is_no_other_one(caplog: pytest.LogCaptureFixture) -> None:
     rig = Rig()
     rig.offsets.progress = LocalProgress("g", "a")
@@ -335,9 +313,6 @@ async def test_a_store_that_is_met_first_is_no_other_one(caplog: pytest.LogCaptu
     assert "offsets.other_store" not in caplog.text
 
 
-@pytest.mark.virtual_time
-@pytest.mark.asyncio
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_the_offset_goes_with_the_log_epoch_of_the_message_before_it() -> None:
     rig = Rig()
     assignment = rig.at(5, log_epoch=3)
@@ -348,9 +323,6 @@ async def test_the_offset_goes_with_the_log_epoch_of_the_message_before_it() -> 
     assert assignment.reported == 5
 
 
-@pytest.mark.virtual_time
-@pytest.mark.asyncio
-@pytest.mark.usefixtures("nothing_left_running")
 @pytest.mark.parametrize("why", ["not begun", "its topic is gone", "its topic is unknown"])
 async def test_progress_that_means_nothing_is_not_noted(why: str) -> None:
     rig = Rig()
@@ -364,9 +336,6 @@ async def test_progress_that_means_nothing_is_not_noted(why: str) -> None:
     assert rig.offsets.progress.content().queues == {}
 
 
-@pytest.mark.virtual_time
-@pytest.mark.asyncio
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_write_that_fails_is_tried_again_and_told_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     rig = Rig()
     stop = await running(rig)
@@ -382,9 +351,6 @@ async def test_a_write_that_fails_is_tried_again_and_told_once_a_minute(caplog: 
     await stop()
 
 
-@pytest.mark.virtual_time
-@pytest.mark.asyncio
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_stop_writes_at_once_and_gives_the_file_away() -> None:
     rig = Rig()
     rig.at(9)
@@ -395,9 +361,6 @@ async def test_a_stop_writes_at_once_and_gives_the_file_away() -> None:
     assert rig.file.closed_after == 1
 
 
-@pytest.mark.virtual_time
-@pytest.mark.asyncio
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_stop_during_a_write_waits_for_it_and_writes_what_came_since() -> None:
     rig = Rig()
     rig.at(3)
@@ -416,9 +379,6 @@ async def test_a_stop_during_a_write_waits_for_it_and_writes_what_came_since() -
     await writing
 
 
-@pytest.mark.virtual_time
-@pytest.mark.asyncio
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_cancelled_write_goes_on_and_the_next_one_waits_for_it() -> None:
     rig = Rig()
     rig.at(3)
@@ -437,9 +397,6 @@ async def test_a_cancelled_write_goes_on_and_the_next_one_waits_for_it() -> None
     assert [offset for _, offset in rig.file.writes] == [3, 4]
 
 
-@pytest.mark.virtual_time
-@pytest.mark.asyncio
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_cancelled_stop_gives_the_file_away_when_its_write_has_ended() -> None:
     rig = Rig()
     rig.at(3)
@@ -457,9 +414,6 @@ async def test_a_cancelled_stop_gives_the_file_away_when_its_write_has_ended() -
     assert rig.file.closed_after == 1
 
 
-@pytest.mark.virtual_time
-@pytest.mark.asyncio
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_stop_whose_write_fails_gives_the_file_away_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
     rig = Rig()
     rig.at(3)
@@ -472,9 +426,6 @@ async def test_a_stop_whose_write_fails_gives_the_file_away_and_says_so(caplog: 
     assert sum("offsets.not_written" in record.getMessage() for record in caplog.records) == 2
 
 
-@pytest.mark.virtual_time
-@pytest.mark.asyncio
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_nothing_is_written_after_the_file_was_given_away() -> None:
     rig = Rig()
     stop = await running(rig)
@@ -491,9 +442,6 @@ async def test_nothing_is_written_after_the_file_was_given_away() -> None:
     await stop()
 
 
-@pytest.mark.virtual_time
-@pytest.mark.asyncio
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_program_that_ends_without_a_stop_writes_all_the_same() -> None:
     """No pool begins anything then, and the loop of a consumer without asyncio runs on in its thread."""
     rig = Rig()
@@ -508,9 +456,6 @@ async def test_a_program_that_ends_without_a_stop_writes_all_the_same() -> None:
     assert rig.file.closed_after == 1
 
 
-@pytest.mark.virtual_time
-@pytest.mark.asyncio
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_two_that_wait_for_a_write_do_not_write_at_the_same_time() -> None:
     rig = Rig()
     rig.at(3)

@@ -32,6 +32,8 @@ from ..fake_broker import FakeBroker
 from ..fetch.test_process_queue import made_plain
 from ..recorder import COMMIT, QUEUE, ROLLBACK, SUCCESS, SUSPEND, Make, Messages, Recorder, now
 
+pytestmark = [pytest.mark.virtual_time, pytest.mark.usefixtures("nothing_left_running")]
+
 RETRY_PLAIN = ConsumeStatus.RETRY
 
 
@@ -66,8 +68,6 @@ def given_back_plain(broker: FakeBroker) -> list[tuple[int, int, int]]:
 
 
 # Calls
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_ten_messages_with_a_batch_of_four_are_three_calls_at_the_same_time(
     broker: FakeBroker, start_plain: Make
 ) -> None:
@@ -82,8 +82,6 @@ async def test_ten_messages_with_a_batch_of_four_are_three_calls_at_the_same_tim
     assert broker.offsets["g", QUEUE] == 10
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 @pytest.mark.parametrize(("slots", "most"), [(1, 1), (7, 7), (20, 20)])
 async def test_no_more_calls_run_than_there_are_slots(
     broker: FakeBroker, start_plain: Make, slots: int, most: int
@@ -97,8 +95,6 @@ async def test_no_more_calls_run_than_there_are_slots(
     assert (listener.most, sorted(listener.offsets)) == (most, list(range(50)))
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_queues_have_their_calls_in_turn(broker: FakeBroker, start_plain: Make) -> None:
     fill_plain(broker, 6, 6, 0, 6)
     listener = Recorder(takes_s=1.0)
@@ -111,8 +107,6 @@ async def test_queues_have_their_calls_in_turn(broker: FakeBroker, start_plain: 
     ] * 5
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_slow_message_keeps_the_progress_and_nothing_else(broker: FakeBroker, start_plain: Make) -> None:
     fill_plain(broker, 10)
     slow = asyncio.Event()
@@ -133,8 +127,6 @@ async def test_a_slow_message_keeps_the_progress_and_nothing_else(broker: FakeBr
         assert broker.offsets["g", QUEUE] == 10
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_plain_function_runs_in_threads_beside_each_other(broker: FakeBroker, start_plain: Make) -> None:
     fill_plain(broker, 4)
     together, seen = threading.Barrier(4, timeout=10), []
@@ -151,8 +143,6 @@ async def test_a_plain_function_runs_in_threads_beside_each_other(broker: FakeBr
     assert broker.offsets["g", QUEUE] == 4
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_listener_that_never_suspends_gives_the_loop_back(broker: FakeBroker, start_plain: Make) -> None:
     fill_plain(broker, 500, 500)
     loop: Any = asyncio.get_running_loop()
@@ -180,8 +170,6 @@ async def test_a_listener_that_never_suspends_gives_the_loop_back(broker: FakeBr
 
 
 # Results
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 @pytest.mark.parametrize("answer", [RETRY_PLAIN, SUSPEND, ROLLBACK, None, 7, ValueError("no")])
 async def test_whatever_is_no_success_gives_the_whole_chunk_back(
     broker: FakeBroker, start_plain: Make, answer: Any
@@ -204,8 +192,6 @@ async def test_whatever_is_no_success_gives_the_whole_chunk_back(
     assert {kind: count for kind, count in statistics.results.items() if count} == {kinds: 1}
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_commit_is_a_success(broker: FakeBroker, start_plain: Make, caplog: pytest.LogCaptureFixture) -> None:
     fill_plain(broker, 2)
 
@@ -217,8 +203,6 @@ async def test_a_commit_is_a_success(broker: FakeBroker, start_plain: Make, capl
     assert caplog.text.count("listener.returned_ordered_status") == 1
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 @pytest.mark.parametrize(
     ("ack_index", "back"),
     [(1, [2, 3]), (3, []), (99, []), (0, [1, 2, 3]), (-1, [0, 1, 2, 3]), (-7, [0, 1, 2, 3]), ("1", [0, 1, 2, 3])],
@@ -237,8 +221,6 @@ async def test_messages_behind_the_ack_index_are_given_back(
     assert (statistics.consumed_ok.total, statistics.consumed_failed.total) == (4 - len(back), len(back))
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 @pytest.mark.parametrize(("asked", "level"), [(0, 3), (7, 7), (-1, -1), (-5, -1), ("3", 3), (True, 3)])
 async def test_the_level_of_a_failed_message_is_the_listeners_or_goes_by_its_attempts(
     broker: FakeBroker, start_plain: Make, asked: Any, level: int
@@ -251,8 +233,6 @@ async def test_the_level_of_a_failed_message_is_the_listeners_or_goes_by_its_att
     assert given_back_plain(broker) == [(0, 1, level)]
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_an_ordered_context_has_no_ack_index_and_a_concurrent_one_no_auto_commit(
     broker: FakeBroker, make: Make
 ) -> None:
@@ -276,8 +256,6 @@ async def test_an_ordered_context_has_no_ack_index_and_a_concurrent_one_no_auto_
     assert seen == [shared | {"ack_index", "delay_level"}, shared | {"auto_commit", "suspend_s"}]
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_what_is_left_is_neither_done_nor_failed_and_a_first_delivery_for_the_next(
     broker: FakeBroker, start_plain: Make
 ) -> None:
@@ -299,8 +277,6 @@ async def test_what_is_left_is_neither_done_nor_failed_and_a_first_delivery_for_
     assert (second.offsets, second.attempts) == ([1, 2], [1, 1])
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_hooks_see_each_call(broker: FakeBroker, start_plain: Make) -> None:
     fill_plain(broker, 3)
     infos: list[CallInfo] = []
@@ -320,8 +296,6 @@ async def test_hooks_see_each_call(broker: FakeBroker, start_plain: Make) -> Non
 
 
 # Where giving back fails
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_refused_message_is_tried_again_here_after_5_s_and_keeps_the_progress(
     broker: FakeBroker, start_plain: Make
 ) -> None:
@@ -348,8 +322,6 @@ async def test_a_refused_message_is_tried_again_here_after_5_s_and_keeps_the_pro
     assert given_back_plain(broker) == []
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 @pytest.mark.parametrize("error", [RequestTimeout("late"), ConnectionLost("cut")])
 async def test_what_nobody_knows_the_outcome_of_is_asked_for_again_and_not_delivered_here(
     broker: FakeBroker, start_plain: Make, error: Exception
@@ -370,8 +342,6 @@ async def test_what_nobody_knows_the_outcome_of_is_asked_for_again_and_not_deliv
     assert broker.times(Op.SEND_BACK) == [0.0, 5.0]
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_request_that_arrived_without_an_answer_is_not_done_twice(
     broker: FakeBroker, start_plain: Make
 ) -> None:
@@ -388,8 +358,6 @@ async def test_a_request_that_arrived_without_an_answer_is_not_done_twice(
     assert broker.offsets["g", QUEUE] == 1
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_the_progress_goes_with_the_request_that_gives_back(broker: FakeBroker, start_plain: Make) -> None:
     fill_plain(broker, 4)
     listener = Recorder(with_context_plain(SUCCESS, ack_index=1))
@@ -403,8 +371,6 @@ async def test_the_progress_goes_with_the_request_that_gives_back(broker: FakeBr
 
 
 # Pauses
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_paused_queue_starts_no_call_and_goes_on_when_it_is_resumed(
     broker: FakeBroker, start_plain: Make
 ) -> None:
@@ -424,8 +390,6 @@ async def test_a_paused_queue_starts_no_call_and_goes_on_when_it_is_resumed(
     assert broker.offsets["g", QUEUE] == 10
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_message_that_falls_due_while_its_queue_is_paused_waits(broker: FakeBroker, start_plain: Make) -> None:
     fill_plain(broker, 1)
     broker.refuse[Op.SEND_BACK] = [Internal("disk")]
@@ -476,8 +440,6 @@ def away(broker: FakeBroker) -> None:
 
 
 # Dropped
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_queue_that_is_dropped_waits_for_its_calls_and_takes_what_they_did_along(
     broker: FakeBroker, start_transitions: Make
 ) -> None:
@@ -499,8 +461,6 @@ async def test_a_queue_that_is_dropped_waits_for_its_calls_and_takes_what_they_d
     assert broker.offsets["g", QUEUE] == 4
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_message_on_its_way_back_when_its_queue_is_dropped_arrives_before_the_lease_goes(
     broker: FakeBroker, start_transitions: Make
 ) -> None:
@@ -520,8 +480,6 @@ async def test_a_message_on_its_way_back_when_its_queue_is_dropped_arrives_befor
     assert broker.offsets["g", QUEUE] == 2
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_what_cannot_be_given_back_by_a_queue_that_is_dropped_is_left_to_the_next_owner(
     broker: FakeBroker, start_transitions: Make
 ) -> None:
@@ -539,8 +497,6 @@ async def test_what_cannot_be_given_back_by_a_queue_that_is_dropped_is_left_to_t
     assert broker.offsets["g", QUEUE] == 1
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_stop_during_the_pause_before_a_retry_waits_for_nothing_and_leaves_the_message(
     broker: FakeBroker, start_transitions: Make
 ) -> None:
@@ -559,8 +515,6 @@ async def test_a_stop_during_the_pause_before_a_retry_waits_for_nothing_and_leav
 
 
 # LeaseLost
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_call_that_outlives_its_lease_commits_and_gives_back_nothing(
     broker: FakeBroker, start_transitions: Make
 ) -> None:
@@ -579,8 +533,6 @@ async def test_a_call_that_outlives_its_lease_commits_and_gives_back_nothing(
     assert broker.offsets["g", QUEUE] == 0
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_lease_lost_while_a_message_is_on_its_way_back_gives_back_nothing(
     broker: FakeBroker, start_transitions: Make
 ) -> None:
@@ -598,8 +550,6 @@ async def test_a_lease_lost_while_a_message_is_on_its_way_back_gives_back_nothin
     assert (given_back_plain(broker), listener.offsets) == ([], [0, 1])
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 @pytest.mark.parametrize("cancel_on_loss", [True, False])
 async def test_calls_are_cancelled_by_a_loss_only_if_that_is_wished(
     broker: FakeBroker, start_transitions: Make, cancel_on_loss: bool
@@ -617,8 +567,6 @@ async def test_calls_are_cancelled_by_a_loss_only_if_that_is_wished(
     assert given_back_plain(broker) == []
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_calls_cancelled_for_a_lease_that_was_only_doubted_are_made_again_as_the_same_delivery(
     broker: FakeBroker, start_transitions: Make
 ) -> None:
@@ -644,8 +592,6 @@ async def test_calls_cancelled_for_a_lease_that_was_only_doubted_are_made_again_
     assert broker.offsets["g", QUEUE] == 3
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_no_call_starts_under_a_lease_that_is_not_proven(broker: FakeBroker, start_transitions: Make) -> None:
     fill_plain(broker, 40)
     listener = Recorder(takes_s=1.0)
@@ -664,8 +610,6 @@ async def test_no_call_starts_under_a_lease_that_is_not_proven(broker: FakeBroke
     assert max(second - first for first, second in zip(listener.times, listener.times[1:], strict=False)) > 10
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_log_that_lost_what_a_call_has_ends_the_lease_and_the_call_counts_for_nothing(
     broker: FakeBroker, start_transitions: Make
 ) -> None:
@@ -690,8 +634,6 @@ async def test_a_log_that_lost_what_a_call_has_ends_the_lease_and_the_call_count
 
 
 # The end
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_stop_lets_running_calls_end_and_records_them(broker: FakeBroker, start_transitions: Make) -> None:
     fill_plain(broker, 30)
     listener = Recorder(takes_s=5.0)
@@ -706,8 +648,6 @@ async def test_a_stop_lets_running_calls_end_and_records_them(broker: FakeBroker
     assert len(broker.sent(Op.LEAVE)) == 1
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_calls_that_do_not_end_in_time_are_cancelled_and_not_recorded(
     broker: FakeBroker, start_transitions: Make
 ) -> None:
@@ -722,8 +662,6 @@ async def test_calls_that_do_not_end_in_time_are_cancelled_and_not_recorded(
     assert broker.offsets.get(("g", QUEUE), 0) == 0
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_listener_may_stop_its_consumer(broker: FakeBroker, start_transitions: Make) -> None:
     fill_plain(broker, 3)
     consumer: Consumer
@@ -738,8 +676,6 @@ async def test_a_listener_may_stop_its_consumer(broker: FakeBroker, start_transi
     assert broker.offsets["g", QUEUE] == 1  # no call starts after that
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_threads_are_waited_for_at_the_end(broker: FakeBroker, start_transitions: Make) -> None:
     fill_plain(broker, 2)
     go_on, started = threading.Event(), []
@@ -764,8 +700,6 @@ async def test_threads_are_waited_for_at_the_end(broker: FakeBroker, start_trans
 
 
 # Misuse
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_listener_that_cancels_its_task_ends_no_worker(
     broker: FakeBroker, start_transitions: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -792,8 +726,6 @@ async def test_a_listener_that_cancels_its_task_ends_no_worker(
     assert caplog.text.count("listener.cancelled_its_task") == 1
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_what_is_no_exception_of_a_listener_ends_the_consumer(
     broker: FakeBroker, start_transitions: Make
 ) -> None:
@@ -808,8 +740,6 @@ async def test_what_is_no_exception_of_a_listener_ends_the_consumer(
     assert ("g", MessageQueue("t", 0)) not in broker.leases
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_no_call_starts_while_the_loop_is_behind(broker: FakeBroker, start_transitions: Make) -> None:
     fill_plain(broker, 6)
     loop: Any = asyncio.get_running_loop()
@@ -828,8 +758,6 @@ async def test_no_call_starts_while_the_loop_is_behind(broker: FakeBroker, start
     assert times[2] > times[1] + 3.0
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_after_a_crash_everything_behind_a_message_that_was_not_done_comes_again(
     broker: FakeBroker, start_transitions: Make
 ) -> None:
@@ -867,7 +795,6 @@ def active(cache: Any = None) -> ActiveQueue:
     return ActiveQueue(assignment, TopicMeter())
 
 
-@pytest.mark.virtual_time
 async def test_calls_are_held_since_the_oldest_that_runs_until_the_last_has_ended() -> None:
     calls, first, second = Calls(), call(1.0), call(2.0)
     free = asyncio.create_task(calls.free())
@@ -885,7 +812,6 @@ async def test_calls_are_held_since_the_oldest_that_runs_until_the_last_has_ende
     assert (calls.busy, calls.since) == (False, None)
 
 
-@pytest.mark.virtual_time
 async def test_a_chunk_that_is_held_falls_due_after_its_pause_and_the_first_of_them_is_told() -> None:
     one = active()
     one.cache.put(made_plain(0, 2))
@@ -907,7 +833,6 @@ async def test_a_chunk_that_is_held_falls_due_after_its_pause_and_the_first_of_t
     assert [one.cache.take_chunk(1) is None for _ in range(2)] == [False, True]
 
 
-@pytest.mark.virtual_time
 async def test_only_a_call_that_runs_is_interrupted_and_only_once() -> None:
     task = asyncio.create_task(asyncio.sleep(1))
     running = Call(Chunk(0, 1), task, 0.0)  # type: ignore[arg-type]
@@ -921,7 +846,6 @@ async def test_only_a_call_that_runs_is_interrupted_and_only_once() -> None:
     await asyncio.wait([task])
 
 
-@pytest.mark.virtual_time
 async def test_calls_are_counted_together_and_counted_at_the_end_of_the_work_or_every_2_ms() -> None:
     meter = TopicMeter()
     one = active()
@@ -942,7 +866,6 @@ async def test_calls_are_counted_together_and_counted_at_the_end_of_the_work_or_
     assert (meter.ok.total, meter.ok.rate(1.1).mean_s) == (8, pytest.approx(0.1))
 
 
-@pytest.mark.virtual_time
 async def test_the_cache_of_another_service_is_refused() -> None:
     with pytest.raises(AssertionError, match="another service"):
         active(ProcessQueue(0))
@@ -957,8 +880,6 @@ def start_sweep(make: Make) -> Make:
     return partial(make, orderly=False, topics={"t": "*"}, consume_timeout_s=LIMIT_S)
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_up_to_16_heads_that_take_too_long_are_given_back_with_level_3_and_passed(
     broker: FakeBroker, start_sweep: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -985,8 +906,6 @@ async def test_up_to_16_heads_that_take_too_long_are_given_back_with_level_3_and
     assert caplog.text.count("message.expired") == 20
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 @pytest.mark.parametrize("answer", [SUCCESS, RETRY_PLAIN, None, with_context_plain(SUCCESS, ack_index=-1)])
 async def test_what_a_call_says_of_messages_that_were_given_up_counts_for_nothing(
     broker: FakeBroker, start_sweep: Make, answer: Any
@@ -1004,8 +923,6 @@ async def test_what_a_call_says_of_messages_that_were_given_up_counts_for_nothin
     assert broker.offsets["g", QUEUE] == 3
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_call_with_more_messages_than_a_round_takes_decides_about_the_others(
     broker: FakeBroker, start_sweep: Make
 ) -> None:
@@ -1022,8 +939,6 @@ async def test_a_call_with_more_messages_than_a_round_takes_decides_about_the_ot
     assert given_back_plain(broker) == [*((offset, 1, 3) for offset in range(16)), (18, 1, 3), (19, 1, 3)]
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_young_head_keeps_the_old_ones_behind_it(broker: FakeBroker, start_sweep: Make) -> None:
     fill_plain(broker, 3)
     broker.refuse[Op.SEND_BACK] = [Internal("disk")]
@@ -1043,8 +958,6 @@ async def test_a_young_head_keeps_the_old_ones_behind_it(broker: FakeBroker, sta
         listener.let_go.set()
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_message_that_cannot_be_given_up_stays_with_its_call(broker: FakeBroker, start_sweep: Make) -> None:
     fill_plain(broker, 3)
     broker.refuse[Op.SEND_BACK] = [Internal("disk")]
@@ -1060,8 +973,6 @@ async def test_a_message_that_cannot_be_given_up_stays_with_its_call(broker: Fak
     assert (given_back_plain(broker), broker.offsets["g", QUEUE]) == ([], 3)
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 @pytest.mark.parametrize(("refused", "back"), [(False, [(0, 1, 3)]), (True, [])])
 async def test_a_call_that_returns_while_it_is_given_up_waits_for_what_comes_of_that(
     broker: FakeBroker, start_sweep: Make, refused: bool, back: list[tuple[int, int, int]]
@@ -1086,8 +997,6 @@ async def test_a_call_that_returns_while_it_is_given_up_waits_for_what_comes_of_
     assert broker.offsets["g", QUEUE] == 1
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_lost_queue_is_not_swept(broker: FakeBroker, start_sweep: Make) -> None:
     fill_plain(broker, 1)
     listener = HeldTransitions()

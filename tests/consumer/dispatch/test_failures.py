@@ -29,6 +29,8 @@ from ..fake_broker import FakeBroker
 from ..fetch.test_process_queue import made_plain
 from ..recorder import COMMIT, QUEUE, ROLLBACK, SUCCESS, SUSPEND, Make, Messages, Recorder, now
 
+pytestmark = [pytest.mark.virtual_time, pytest.mark.usefixtures("nothing_left_running")]
+
 
 class Picky:
     """A listener that fails at batches which hold any of some offsets; notes offsets and attempts of each call."""
@@ -51,8 +53,6 @@ def dead(broker: FakeBroker) -> list[int]:
 
 
 # Attempts, message by message
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_failed_batch_is_recorded_for_each_of_its_messages(broker: FakeBroker, make: Make) -> None:
     broker.create("t")
     broker.send("t", 0, b"a", b"b", b"c")
@@ -65,8 +65,6 @@ async def test_a_failed_batch_is_recorded_for_each_of_its_messages(broker: FakeB
     assert broker.sent(Op.ATTEMPT)[0].payload.runs == [AttemptRun(0, 3, 1)]
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_one_message_that_failed_is_said_without_runs(broker: FakeBroker, make: Make) -> None:
     broker.create("t")
     broker.send("t", 0, b"a")
@@ -77,8 +75,6 @@ async def test_one_message_that_failed_is_said_without_runs(broker: FakeBroker, 
     assert broker.sent(Op.ATTEMPT)[0].payload[4:] == (0, 1, [])
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_after_a_take_over_every_message_of_a_batch_goes_on_counting(broker: FakeBroker, make: Make) -> None:
     broker.create("t")
     broker.send("t", 0, *[b"x"] * 5)
@@ -94,8 +90,6 @@ async def test_after_a_take_over_every_message_of_a_batch_goes_on_counting(broke
     assert second.calls == [[(0, 3), (1, 3), (2, 1)], [(3, 1), (4, 1)]]
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_attempts_of_a_batch_of_mixed_counts_are_recorded_as_runs(broker: FakeBroker, make: Make) -> None:
     broker.create("t")
     broker.send("t", 0, *[b"x"] * 4)
@@ -108,8 +102,6 @@ async def test_attempts_of_a_batch_of_mixed_counts_are_recorded_as_runs(broker: 
     assert broker.runs["g", QUEUE] == {0: 1, 1: 5, 2: 5, 3: 1}
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_commit_forgets_the_attempts_below_it_only(broker: FakeBroker, make: Make) -> None:
     broker.create("t")
     broker.send("t", 0, *[b"x"] * 4)
@@ -121,8 +113,6 @@ async def test_a_commit_forgets_the_attempts_below_it_only(broker: FakeBroker, m
 
 
 # Dead letters
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 @pytest.mark.parametrize("most", [1, 2, 3, 16])
 async def test_after_n_deliveries_a_message_is_a_dead_letter_and_the_next_is_delivered(
     broker: FakeBroker, make: Make, most: int
@@ -144,8 +134,6 @@ async def test_after_n_deliveries_a_message_is_a_dead_letter_and_the_next_is_del
     assert len(broker.sent(Op.ATTEMPT)) == most - 1
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_without_a_limit_nothing_becomes_a_dead_letter(broker: FakeBroker, make: Make) -> None:
     broker.create("t")
     broker.send("t", 0, b"a")
@@ -158,8 +146,6 @@ async def test_without_a_limit_nothing_becomes_a_dead_letter(broker: FakeBroker,
     assert broker.dead == []
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_there_is_no_pause_when_all_of_a_batch_are_dead_letters(broker: FakeBroker, make: Make) -> None:
     broker.create("t")
     broker.send("t", 0, b"a", b"b", b"c")
@@ -174,8 +160,6 @@ async def test_there_is_no_pause_when_all_of_a_batch_are_dead_letters(broker: Fa
     assert len(broker.sent(Op.DEAD_LETTER)) == 1
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 @pytest.mark.parametrize(
     ("exhausted", "rest", "committed"),
     [(0, [(1, 2), (2, 2)], 1), (1, [(0, 2), (2, 2)], 0), (2, [(0, 2), (1, 2)], 0)],
@@ -205,8 +189,6 @@ async def test_of_a_batch_of_three_with_one_exhausted_only_the_rest_is_repeated(
     assert listener.times == [0.0, 1.0]
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_dead_letter_the_broker_refuses_blocks_the_queue_counts_on_and_is_offered_again(
     broker: FakeBroker, make: Make
 ) -> None:
@@ -224,8 +206,6 @@ async def test_a_dead_letter_the_broker_refuses_blocks_the_queue_counts_on_and_i
     assert broker.offsets["g", QUEUE] == 2
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 @pytest.mark.parametrize("error", [ConnectionLost("x"), RequestTimeout("x")])
 async def test_a_dead_letter_whose_answer_is_lost_is_asked_for_again_without_another_call(
     broker: FakeBroker, make: Make, error: Exception
@@ -243,8 +223,6 @@ async def test_a_dead_letter_whose_answer_is_lost_is_asked_for_again_without_ano
     assert dead(broker) == [0]
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_dead_letter_that_was_stored_and_is_asked_for_again_is_stored_once(
     broker: FakeBroker, make: Make
 ) -> None:
@@ -263,8 +241,6 @@ async def test_a_dead_letter_that_was_stored_and_is_asked_for_again_is_stored_on
     assert listener.calls == [[(0, 1)], [(1, 1)]]
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_fenced_dead_letter_drops_the_assignment(broker: FakeBroker, make: Make) -> None:
     broker.create("t")
     broker.send("t", 0, b"a")
@@ -279,8 +255,6 @@ async def test_a_fenced_dead_letter_drops_the_assignment(broker: FakeBroker, mak
     assert dead(broker) == [0]  # under the new epoch
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_dead_letter_counts_as_done_and_commits_nothing_that_the_listener_has_not_committed(
     broker: FakeBroker, make: Make
 ) -> None:
@@ -297,8 +271,6 @@ async def test_a_dead_letter_counts_as_done_and_commits_nothing_that_the_listene
     assert broker.offsets["g", QUEUE] == 0
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_commit_behind_a_dead_letter_passes_it(broker: FakeBroker, make: Make) -> None:
     def manual(status: ConsumeStatus) -> Any:
         def answer(context: ConsumeContext) -> ConsumeStatus:
@@ -318,8 +290,6 @@ async def test_a_commit_behind_a_dead_letter_passes_it(broker: FakeBroker, make:
     assert broker.offsets["g", QUEUE] == 3
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_rollback_buries_what_is_exhausted_and_gives_the_rest_again(broker: FakeBroker, make: Make) -> None:
     def rolled(context: ConsumeContext) -> ConsumeStatus:
         context.auto_commit = False
@@ -341,8 +311,6 @@ async def test_a_rollback_buries_what_is_exhausted_and_gives_the_rest_again(brok
     assert dead(broker) == [0]
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_the_reason_of_a_dead_letter_tells_what_the_listener_raised(broker: FakeBroker, make: Make) -> None:
     broker.create("t")
     broker.send("t", 0, b"a", b"b")
@@ -357,8 +325,6 @@ async def test_the_reason_of_a_dead_letter_tells_what_the_listener_raised(broker
     assert suspended == "delivery 1 failed: the listener asked for it again"
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_dead_letter_counts_the_delivery_that_failed_last(broker: FakeBroker, make: Make) -> None:
     broker.create("t")
     broker.send("t", 0, b"a", b"b")
@@ -370,8 +336,6 @@ async def test_a_dead_letter_counts_the_delivery_that_failed_last(broker: FakeBr
     assert (asked.payload.queue_offsets, asked.payload.attempts) == ([0], [3])
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_nothing_is_buried_after_the_log_has_lost_it(broker: FakeBroker, make: Make) -> None:
     broker.create("t")
     broker.send("t", 0, b"a")
@@ -393,8 +357,6 @@ async def test_nothing_is_buried_after_the_log_has_lost_it(broker: FakeBroker, m
     assert broker.offsets["g", QUEUE] == 2
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_drop_while_a_dead_letter_is_asked_for_waits_for_the_answer_and_no_longer(
     broker: FakeBroker, make: Make
 ) -> None:
@@ -415,8 +377,6 @@ async def test_a_drop_while_a_dead_letter_is_asked_for_waits_for_the_answer_and_
     assert [request.op for request in broker.requests][-1] is Op.LEAVE
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_lease_lost_while_a_dead_letter_is_asked_for_leaves_it_to_the_next_owner(
     broker: FakeBroker, make: Make
 ) -> None:
@@ -436,8 +396,6 @@ async def test_a_lease_lost_while_a_dead_letter_is_asked_for_leaves_it_to_the_ne
     assert dead(broker) == [0]
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_no_attempt_is_counted_for_a_message_that_got_the_offset_of_a_lost_one(
     broker: FakeBroker, make: Make
 ) -> None:
@@ -523,7 +481,6 @@ async def give_back(broker: Broker, assignment: Assignment, messages: list[Any],
     return await backs.give_back(assignment, messages, progress=lambda: progress, delay_level=4, reason="r" * 300)
 
 
-@pytest.mark.virtual_time
 @pytest.mark.parametrize(("progress", "stored"), [(7, 7), (5, NO_OFFSET)])
 async def test_a_request_names_each_message_its_deliveries_and_the_progress_if_that_is_new(
     progress: int, stored: int
@@ -539,7 +496,6 @@ async def test_a_request_names_each_message_its_deliveries_and_the_progress_if_t
     ]  # fmt: skip
 
 
-@pytest.mark.virtual_time
 @pytest.mark.parametrize(
     ("error", "fate"),
     [
@@ -557,7 +513,6 @@ async def test_an_error_says_whether_the_messages_are_still_ours(error: Exceptio
     assert assignment.lease.lost is (fate is Fate.LOST)
 
 
-@pytest.mark.virtual_time
 async def test_nothing_is_asked_of_a_broker_that_may_have_lost_the_messages() -> None:
     """It may have given their offsets to others, which must not be taken for these."""
     broker, (assignment, messages) = Broker([3, 3]), held_send_backs(agreed=6)
@@ -566,7 +521,6 @@ async def test_nothing_is_asked_of_a_broker_that_may_have_lost_the_messages() ->
     assert broker.asked == []
 
 
-@pytest.mark.virtual_time
 async def test_nothing_is_asked_under_a_lease_that_is_lost() -> None:
     broker, (assignment, messages) = Broker([3, 3]), held_send_backs()
     assignment.lose("reset")
@@ -575,7 +529,6 @@ async def test_nothing_is_asked_under_a_lease_that_is_lost() -> None:
     assert broker.asked == []
 
 
-@pytest.mark.virtual_time
 async def test_dead_letters_are_told_with_their_reason(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "rmq.consumer")
     assignment, messages = held_send_backs()

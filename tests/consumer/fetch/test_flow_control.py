@@ -27,6 +27,8 @@ from rmq.wire.protocol.ops.core import Op
 from ..fake_broker import FakeBroker
 from ..recorder import QUEUE, Recorder, now
 
+pytestmark = [pytest.mark.virtual_time, pytest.mark.usefixtures("nothing_left_running")]
+
 Make = Callable[..., Consumer]
 QUEUE_PLAIN = MessageQueue("t", 0)
 LIMITS = Thresholds(1000, 64)
@@ -41,8 +43,6 @@ def held(consumer: Consumer, queue: MessageQueue = QUEUE_PLAIN) -> Assignment:
     return consumer._runtime.assignments[queue]
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 @pytest.mark.parametrize(
     ("messages", "size", "when_drained", "cause"),
     [
@@ -63,8 +63,6 @@ def test_the_limits_are_strict_and_each_has_its_words(
     assert cause_of(messages, size, LIMITS, when_drained=when_drained) == cause
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 @pytest.mark.parametrize(("span", "cause"), [(2000, None), (2001, "messages that are not finished are 2001 offsets")])
 def test_what_is_not_finished_may_be_2000_offsets_apart(span: int, cause: str | None) -> None:
     found = cause_of(2, 2, LIMITS, when_drained=False, span=span, max_span=2000)
@@ -72,8 +70,6 @@ def test_what_is_not_finished_may_be_2000_offsets_apart(span: int, cause: str | 
     assert (found and found[: len(cause or "")]) == cause
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 @pytest.mark.parametrize(
     ("orderly", "last", "pulls"), [(False, 2000, True), (False, 2001, False), (True, 2001, True), (True, 9000, True)]
 )
@@ -107,8 +103,6 @@ async def test_a_span_above_2000_stops_the_pulls_only_where_messages_are_finishe
         assert broker.offsets["g", QUEUE_PLAIN] == last + 2
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_what_waits_to_be_tried_again_counts_as_held(broker: FakeBroker, make: Make) -> None:
     """Else a broker that takes nothing back would have a consumer fetch without end."""
     broker.create("t")
@@ -124,14 +118,10 @@ async def test_what_waits_to_be_tried_again_counts_as_held(broker: FakeBroker, m
         assert asked(broker) == [0, 2, 4]
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 def test_a_queue_that_holds_nothing_may_be_pulled_however_small_its_share() -> None:
     assert cause_of(0, 0, Thresholds(0, 0), when_drained=False) is None
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_above_a_thousand_messages_no_pull_is_asked_for(broker: FakeBroker, make: Make) -> None:
     broker.create("t")
     broker.send("t", 0, *[b"x"] * 1010)
@@ -145,8 +135,6 @@ async def test_above_a_thousand_messages_no_pull_is_asked_for(broker: FakeBroker
         assert broker.times(Op.PULL) == [0.0, 10.0]
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_bytes_are_shared_out_to_the_queues_and_one_batch_is_always_let_in(
     broker: FakeBroker, make: Make
 ) -> None:
@@ -165,8 +153,6 @@ async def test_bytes_are_shared_out_to_the_queues_and_one_batch_is_always_let_in
     assert len(listener.calls) == 8
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 @pytest.mark.parametrize("commit_every", [100, 4, 12])
 @pytest.mark.parametrize("limit", [{"cache_messages": 3}, {"cache_bytes": 300}])
 async def test_a_listener_gets_as_many_uncommitted_messages_as_it_needs(
@@ -189,8 +175,6 @@ async def test_a_listener_gets_as_many_uncommitted_messages_as_it_needs(
         assert broker.offsets["g", QUEUE_PLAIN] == (0 if commit_every == 100 else 12)
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_above_the_limit_uncommitted_messages_are_followed_one_pull_at_a_time_with_a_warning(
     broker: FakeBroker, make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -210,8 +194,6 @@ async def test_above_the_limit_uncommitted_messages_are_followed_one_pull_at_a_t
     assert caplog.text.count("pull.uncommitted") == 1
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_listener_that_leaves_what_follows_to_others_is_not_told_to_commit(
     broker: FakeBroker, make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -233,8 +215,6 @@ async def test_a_listener_that_leaves_what_follows_to_others_is_not_told_to_comm
     assert "pull.uncommitted" not in caplog.text
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 @pytest.mark.parametrize(("messages", "pulls"), [(1000, 2), (1001, 1)])
 async def test_with_1000_messages_the_next_pull_is_asked_for_and_with_1001_not(
     broker: FakeBroker, make: Make, messages: int, pulls: int
@@ -247,8 +227,6 @@ async def test_with_1000_messages_the_next_pull_is_asked_for_and_with_1001_not(
         assert len(broker.sent(Op.PULL)) == pulls
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 @pytest.mark.parametrize(("held_bytes", "asks"), [(-1, False), (0, False), (1, True)])
 async def test_bytes_are_held_below_the_share_and_not_at_it(
     broker: FakeBroker, make: Make, held_bytes: int, asks: bool
@@ -262,8 +240,6 @@ async def test_bytes_are_held_below_the_share_and_not_at_it(
         assert (asked(broker) == [0, 1]) is asks
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 @pytest.mark.parametrize(("limit", "queues", "pulls"), [(10, 2, 1), (10, 1, 2), (9, 2, 1), (0, 2, 2)])
 async def test_the_limit_of_a_topic_is_divided_over_its_queues(
     broker: FakeBroker, make: Make, limit: int, queues: int, pulls: int
@@ -276,8 +252,6 @@ async def test_the_limit_of_a_topic_is_divided_over_its_queues(
         assert len([r for r in broker.sent(Op.PULL) if r.payload.queues[0].queue_id == 0]) == pulls
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_the_cause_is_shown_while_it_waits_and_warned_of_once_a_minute(
     broker: FakeBroker, make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -301,8 +275,6 @@ async def test_the_cause_is_shown_while_it_waits_and_warned_of_once_a_minute(
 
 
 # Drained
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_queue_is_pulled_when_all_that_is_held_of_it_is_done_and_others_go_on(
     broker: FakeBroker, make: Make
 ) -> None:
@@ -325,8 +297,6 @@ async def test_a_queue_is_pulled_when_all_that_is_held_of_it_is_done_and_others_
     ]  # fmt: skip
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_drained_queue_is_pulled_for_a_listener_that_waits_for_more_before_it_commits(
     broker: FakeBroker, make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -348,8 +318,6 @@ async def test_a_drained_queue_is_pulled_for_a_listener_that_waits_for_more_befo
 
 
 # How it shows that the queue is alive
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_queue_that_waits_for_room_or_is_paused_was_looked_at_lately(broker: FakeBroker, make: Make) -> None:
     broker.create("t", 2)
     broker.send("t", 0, *[b"x"] * 5)
@@ -367,8 +335,6 @@ async def test_a_queue_that_waits_for_room_or_is_paused_was_looked_at_lately(bro
     assert len(broker.sent(Op.ACQUIRE)) == 1
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_pull_is_noted_when_it_is_asked_for(broker: FakeBroker, make: Make) -> None:
     broker.create("t")
     consumer = make(topics={"t": "*"})
@@ -378,8 +344,6 @@ async def test_a_pull_is_noted_when_it_is_asked_for(broker: FakeBroker, make: Ma
         assert held(consumer).pulled_at == 30.0
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_queue_that_stopped_in_a_crash_loop_is_not_pulled_any_more(broker: FakeBroker, make: Make) -> None:
     broker.create("t")
     consumer = make(topics={"t": "*"})
@@ -400,8 +364,6 @@ WORDS = st.lists(
 )
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 @given(WORDS)
 def test_the_newest_word_about_a_queue_counts(words: list[tuple[bool, list[Any]]]) -> None:
     pauses, expected = Pauses(), dict.fromkeys(QUEUES, False)
@@ -415,8 +377,6 @@ def test_the_newest_word_about_a_queue_counts(words: list[tuple[bool, list[Any]]
     assert {queue: pauses.covers(queue) for queue in QUEUES} == expected
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 def test_a_queue_that_nobody_has_named_follows_its_topic_and_else_everything() -> None:
     pauses = Pauses()
     pauses.set(True)
@@ -426,8 +386,6 @@ def test_a_queue_that_nobody_has_named_follows_its_topic_and_else_everything() -
     assert not pauses.covers(MessageQueue("u", 9))
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 def test_something_else_is_refused_and_changes_nothing() -> None:
     pauses = Pauses()
 
@@ -437,8 +395,6 @@ def test_something_else_is_refused_and_changes_nothing() -> None:
 
 
 # What it does
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_no_batch_starts_and_the_running_call_ends_and_is_reported(broker: FakeBroker, make: Make) -> None:
     broker.create("t")
     broker.send("t", 0, *[b"x"] * 10)
@@ -459,8 +415,6 @@ async def test_no_batch_starts_and_the_running_call_ends_and_is_reported(broker:
     assert listener.offsets == [0, 1, 2, 3, 4]
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_listener_that_pauses_its_own_queue_gets_no_further_batch(broker: FakeBroker, make: Make) -> None:
     broker.create("t")
     broker.send("t", 0, *[b"x"] * 10)
@@ -481,8 +435,6 @@ async def test_a_listener_that_pauses_its_own_queue_gets_no_further_batch(broker
         assert calls == 2
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_nothing_is_pulled_and_the_lease_is_renewed(broker: FakeBroker, make: Make) -> None:
     broker.create("t")
     listener = Recorder()
@@ -506,8 +458,6 @@ async def test_nothing_is_pulled_and_the_lease_is_renewed(broker: FakeBroker, ma
     assert len(broker.sent(Op.ACQUIRE)) == 1
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_pull_that_waited_for_room_is_not_asked_for_when_there_is_room_but_a_pause(
     broker: FakeBroker, make: Make
 ) -> None:
@@ -526,8 +476,6 @@ async def test_a_pull_that_waited_for_room_is_not_asked_for_when_there_is_room_b
         assert broker.times(Op.PULL) == [0.0, 51.0]
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_queue_that_waits_to_retry_is_not_given_again_before_it_is_resumed(
     broker: FakeBroker, make: Make
 ) -> None:
@@ -547,8 +495,6 @@ async def test_a_queue_that_waits_to_retry_is_not_given_again_before_it_is_resum
     assert listener.attempts == [1, 2]
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_other_queues_go_on(broker: FakeBroker, make: Make) -> None:
     broker.create("t", 2)
     for queue_id in (0, 1):
@@ -563,8 +509,6 @@ async def test_other_queues_go_on(broker: FakeBroker, make: Make) -> None:
     assert [queue_id for _, queue_id, _ in listener.calls] == [1, 1, 1]
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_the_pause_survives_a_rebalance_and_covers_queues_that_come_later(broker: FakeBroker, make: Make) -> None:
     broker.create("t", 1)
     listener = Recorder()
@@ -590,8 +534,6 @@ async def test_the_pause_survives_a_rebalance_and_covers_queues_that_come_later(
     assert listener.times == [resumed_at] * 2
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_stop_while_paused_gives_everything_back_at_once(broker: FakeBroker, make: Make) -> None:
     broker.create("t")
     broker.send("t", 0, b"a", b"b")
@@ -608,8 +550,6 @@ async def test_a_stop_while_paused_gives_everything_back_at_once(broker: FakeBro
     assert broker.offsets["g", QUEUE] == 1
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_progress_made_before_a_restart_of_the_broker_is_reported_although_paused(
     broker: FakeBroker, make: Make
 ) -> None:

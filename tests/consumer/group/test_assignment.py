@@ -45,6 +45,8 @@ from ..fake_connection import FakeConnection
 from ..fetch.test_process_queue import made_plain
 from ..recorder import QUEUE, SUSPEND, Messages, Recorder, now
 
+pytestmark = [pytest.mark.virtual_time, pytest.mark.usefixtures("nothing_left_running")]
+
 
 def assignment(lost: list[str] | None = None) -> Assignment:
     told = [] if lost is None else lost
@@ -53,8 +55,6 @@ def assignment(lost: list[str] | None = None) -> Assignment:
     )
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_flag_is_true_once_it_is_set() -> None:
     lost = LeaseLost()
     assert not lost
@@ -62,8 +62,6 @@ async def test_a_flag_is_true_once_it_is_set() -> None:
     assert lost
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_flag_is_true_by_the_clock_before_anybody_has_set_it() -> None:
     clock = {"expired": False}
     one = assignment()
@@ -78,8 +76,6 @@ async def test_a_flag_is_true_by_the_clock_before_anybody_has_set_it() -> None:
     assert await one.lost.wait()
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_proof_renews_the_flag_which_goes_on_reading_the_clock() -> None:
     clock = {"expired": True}
     one = assignment()
@@ -94,8 +90,6 @@ async def test_a_proof_renews_the_flag_which_goes_on_reading_the_clock() -> None
     assert one.lost
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_losing_drops_and_tells_once() -> None:
     told: list[str] = []
     one = assignment(told)
@@ -106,8 +100,6 @@ async def test_losing_drops_and_tells_once() -> None:
     assert (one.dropped, one.lease.lost, bool(one.lost), told) == (True, True, True, ["fenced"])
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_doubt_ends_with_a_proof_and_a_loss_does_not() -> None:
     doubted, gone = assignment(), assignment()
     doubted.lost.set()
@@ -120,8 +112,6 @@ async def test_a_doubt_ends_with_a_proof_and_a_loss_does_not() -> None:
     assert gone.lost
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_drop_wakes_whoever_waits_for_work() -> None:
     one = assignment()
     working = asyncio.ensure_future(one.work())
@@ -135,8 +125,6 @@ async def test_a_drop_wakes_whoever_waits_for_work() -> None:
     assert await working is False
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_pause_is_cut_short_by_a_drop_only() -> None:
     one = assignment()
     pausing = asyncio.ensure_future(one.pause(10))
@@ -151,8 +139,6 @@ async def test_a_pause_is_cut_short_by_a_drop_only() -> None:
     assert asyncio.get_running_loop().time() == 2.0
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 @pytest.mark.parametrize("event", ["resumed", "drop", "time"])
 async def test_a_wait_for_a_proof_ends_with_it_with_a_drop_or_in_time(event: str) -> None:
     one = assignment()
@@ -169,8 +155,6 @@ async def test_a_wait_for_a_proof_ends_with_it_with_a_drop_or_in_time(event: str
     assert asyncio.get_running_loop().time() == (10.0 if event == "time" else 1.0)
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_free_guard_is_not_waited_for_and_a_cancelled_wait_leaves_the_others() -> None:
     guard = ConsumeGuard()
     await guard.free()
@@ -186,8 +170,6 @@ async def test_a_free_guard_is_not_waited_for_and_a_cancelled_wait_leaves_the_ot
     assert guard.waiters == []
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_guard_taken_again_before_the_waiter_runs_is_waited_for_again() -> None:
     guard = ConsumeGuard()
     guard.since = 0.0
@@ -202,8 +184,6 @@ async def test_a_guard_taken_again_before_the_waiter_runs_is_waited_for_again() 
     await waiting
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_running_call_shows_since_when_and_one_that_is_recorded_does_not() -> None:
     one = assignment()
     assert one.called_at is None
@@ -216,8 +196,6 @@ async def test_a_running_call_shows_since_when_and_one_that_is_recorded_does_not
     assert (one.called_at, one.guard.busy, one.guard.recording) == (None, False, False)
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 @pytest.mark.parametrize(
     ("cancels", "since", "recording"), [(False, 1.0, False), (True, None, False), (True, 1.0, True)]
 )
@@ -235,8 +213,6 @@ async def test_only_a_running_call_that_may_be_is_cancelled_by_a_loss(
     assert not one.interrupted
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_running_call_is_cancelled_once_however_often_it_is_told() -> None:
     one = assignment()
     one.owner = asyncio.ensure_future(asyncio.sleep(1))
@@ -250,8 +226,6 @@ async def test_a_running_call_is_cancelled_once_however_often_it_is_told() -> No
     assert one.owner.cancelled()
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_halted_is_dropped_or_paused() -> None:
     one = assignment()
 
@@ -427,8 +401,6 @@ def believed(consumer: Consumer) -> bool:
     return any(runtime.keeper.believed(each) for each in runtime.assignments.values() if not each.dropped)
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 @pytest.mark.parametrize(
     ("missed", "believed_at", "acquired"),
     [
@@ -501,8 +473,6 @@ async def test_beats_that_go_missing(missed: int, believed_at: dict[float, bool]
     assert broker.times(Op.ACQUIRE) == acquired
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 @pytest.mark.parametrize("op", [Op.PULL, Op.COMMIT, Op.JOIN, Op.ATTEMPT])
 async def test_no_other_request_that_is_slow_keeps_a_renewal_waiting(broker: FakeBroker, make: Make, op: Op) -> None:
     """RocketMQ has one timer thread for all: a slow broker delays the renewals."""
@@ -519,8 +489,6 @@ async def test_no_other_request_that_is_slow_keeps_a_renewal_waiting(broker: Fak
         hold.let_go.set()
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_renewal_that_is_not_granted_stops_the_queue_before_its_next_batch(
     broker: FakeBroker, make: Make
 ) -> None:
@@ -547,8 +515,6 @@ async def test_a_renewal_that_is_not_granted_stops_the_queue_before_its_next_bat
     assert broker.offsets["g", QUEUE] == 0
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_nothing_is_renewed_after_a_stop(broker: FakeBroker, make: Make) -> None:
     broker.create("t")
     consumer = make(topics={"t": "*"})
@@ -561,8 +527,6 @@ async def test_nothing_is_renewed_after_a_stop(broker: FakeBroker, make: Make) -
     assert broker.times(Op.RENEW) == [1.0]
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_renewal_that_got_no_answer_in_time_does_not_end_the_connection(broker: FakeBroker, make: Make) -> None:
     """RocketMQ closes the socket when a request times out: a late lock answer looks like the death of a client."""
     broker.create("t")
@@ -578,8 +542,6 @@ async def test_a_renewal_that_got_no_answer_in_time_does_not_end_the_connection(
     assert len(broker.sent(Op.ACQUIRE)) == 1
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 @pytest.mark.parametrize(("waits_s", "failed"), [(0.99, 0), (1.01, 1)])
 async def test_a_renewal_has_a_second_to_be_answered(
     broker: FakeBroker, make: Make, waits_s: float, failed: int, caplog: pytest.LogCaptureFixture
@@ -596,7 +558,6 @@ async def test_a_renewal_has_a_second_to_be_answered(
     assert caplog.text.count("lease.renewal_failed") == failed
 
 
-@pytest.mark.virtual_time
 async def test_a_queue_keeps_its_gate() -> None:
     gates = QueueGates()
     gate = gates[MessageQueue("t", 0)]

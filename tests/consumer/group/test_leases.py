@@ -30,12 +30,12 @@ from rmq.wire.protocol.ops.core import Op
 from ..fake_broker import FakeBroker
 from ..recorder import Make, Recorder
 
+pytestmark = [pytest.mark.virtual_time, pytest.mark.usefixtures("nothing_left_running")]
+
 Make_plain = Callable[..., Consumer]
 QUEUE = MessageQueue("t", 0)
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_locks_are_renewed_at_1_21_and_41_s_in_one_request_for_all(broker: FakeBroker, make: Make_plain) -> None:
     broker.create("t", 4)
 
@@ -46,8 +46,6 @@ async def test_locks_are_renewed_at_1_21_and_41_s_in_one_request_for_all(broker:
     assert [len(request.payload.leases) for request in broker.sent(Op.RENEW)] == [4, 4, 4]
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_slow_answer_does_not_shift_the_renewals_behind_it(broker: FakeBroker, make: Make_plain) -> None:
     broker.create("t")
     hold = broker.hold_reply(Op.RENEW)
@@ -61,8 +59,6 @@ async def test_a_slow_answer_does_not_shift_the_renewals_behind_it(broker: FakeB
     assert broker.times(Op.RENEW) == [1.0, 21.0, 41.0, 61.0]
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_beat_that_was_missed_is_not_made_up_for(broker: FakeBroker, make: Make_plain) -> None:
     broker.create("t")
     hold = broker.hold_reply(Op.RENEW)
@@ -75,8 +71,6 @@ async def test_a_beat_that_was_missed_is_not_made_up_for(broker: FakeBroker, mak
     assert broker.times(Op.RENEW) == [1.0, 61.0, 81.0]
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_nothing_is_asked_without_leases(broker: FakeBroker, make: Make_plain) -> None:
     async with make(topics={"t": "*"}):
         await asyncio.sleep(50)
@@ -84,8 +78,6 @@ async def test_nothing_is_asked_without_leases(broker: FakeBroker, make: Make_pl
     assert broker.sent(Op.RENEW) == []
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_refused_renewal_drops_the_assignment_and_the_queue_is_asked_for_again(
     broker: FakeBroker, make: Make_plain
 ) -> None:
@@ -101,8 +93,6 @@ async def test_a_refused_renewal_drops_the_assignment_and_the_queue_is_asked_for
     assert broker.times(Op.ACQUIRE) == [0.0, 1.0]
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_renewal_without_an_answer_leaves_the_belief_as_it_is(broker: FakeBroker, make: Make_plain) -> None:
     broker.create("t")
     broker.refuse[Op.RENEW] = [Internal("log id 7")]
@@ -115,8 +105,6 @@ async def test_a_renewal_without_an_answer_leaves_the_belief_as_it_is(broker: Fa
     assert len(broker.sent(Op.ACQUIRE)) == 1
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_renewal_counts_from_when_it_was_sent_however_late_its_answer(
     broker: FakeBroker, make: Make_plain
 ) -> None:
@@ -133,8 +121,6 @@ async def test_a_renewal_counts_from_when_it_was_sent_however_late_its_answer(
     assert listener.times[30:33] == [30.0, 31.0, 38.01]
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_renewals_go_on_while_a_dropped_queue_waits_for_its_call(broker: FakeBroker, make: Make_plain) -> None:
     ended: list[float] = []
 
@@ -155,8 +141,6 @@ async def test_renewals_go_on_while_a_dropped_queue_waits_for_its_call(broker: F
 
 
 # Relock reply against unlock, in both orders
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_renewal_granted_before_the_unlock_and_answered_after_it_revives_nothing(
     broker: FakeBroker, make: Make_plain
 ) -> None:
@@ -178,8 +162,6 @@ async def test_a_renewal_granted_before_the_unlock_and_answered_after_it_revives
     ]  # fmt: skip
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_renewal_that_the_unlock_overtook_is_no_loss(
     broker: FakeBroker, make: Make_plain, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -216,8 +198,6 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if "lease.lost" in record.getMessage()]
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_queues_lost_at_once_are_one_line_with_all_of_them(caplog: pytest.LogCaptureFixture) -> None:
     losses = LossLog()
     for queue_id in range(3):
@@ -227,8 +207,6 @@ async def test_queues_lost_at_once_are_one_line_with_all_of_them(caplog: pytest.
     assert lines(caplog) == ["lease.lost queues=t/0,t/1,t/2 epochs=7,8,9 count=3 reason=FENCED"]
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_what_is_lost_later_than_the_gathering_is_another_line(caplog: pytest.LogCaptureFixture) -> None:
     losses = LossLog()
     lost(0, losses)
@@ -242,8 +220,6 @@ async def test_what_is_lost_later_than_the_gathering_is_another_line(caplog: pyt
     assert [line.split()[1] for line in lines(caplog)] == ["queues=t/0,t/1", "queues=t/2"]
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_the_reason_is_that_of_the_first(caplog: pytest.LogCaptureFixture) -> None:
     losses = LossLog()
     lost(0, losses, "first")
@@ -253,8 +229,6 @@ async def test_the_reason_is_that_of_the_first(caplog: pytest.LogCaptureFixture)
     assert [line.split()[-1] for line in lines(caplog)] == ["reason=first"]
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_stop_tells_at_once_and_nothing_is_told_twice(caplog: pytest.LogCaptureFixture) -> None:
     losses = LossLog()
     lost(0, losses)
@@ -266,16 +240,12 @@ async def test_a_stop_tells_at_once_and_nothing_is_told_twice(caplog: pytest.Log
     assert len(lines(caplog)) == 1
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 def test_of_thousands_the_first_are_named() -> None:
     assert listed([]) == ""
     assert listed(range(MOST_NAMED)).endswith(",98,99")
     assert listed(range(MOST_NAMED + 1)).endswith(",98,99,...")
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 @pytest.mark.parametrize(
     ("config", "lease_s", "expiry_s", "effective"),
     [
@@ -301,8 +271,6 @@ async def test_the_broker_bounds_what_is_configured(
     ) == effective
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_short_leases_are_renewed_and_short_memberships_reported_in_time(make: Make, broker: FakeBroker) -> None:
     broker.lease_s, broker.expiry_s = 12.0, 20.0
     broker.create("t")
@@ -314,8 +282,6 @@ async def test_short_leases_are_renewed_and_short_memberships_reported_in_time(m
     assert broker.times(Op.JOIN) == [0.0, 0.0, 5.0, 10.0]
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_broker_with_shorter_leases_that_is_met_later_brings_the_renewal_forward(
     make: Make, broker: FakeBroker
 ) -> None:
@@ -331,8 +297,6 @@ async def test_a_broker_with_shorter_leases_that_is_met_later_brings_the_renewal
     assert broker.times(Op.RENEW) == [7.0, 11.0]
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_short_lease_is_believed_in_for_half_of_it(make: Make, broker: FakeBroker) -> None:
     broker.lease_s = 12.0
     broker.create("t")

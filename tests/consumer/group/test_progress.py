@@ -22,6 +22,8 @@ from rmq.wire.protocol.ops.core import NO_OFFSET, Op, Outcome, PullQueue, PullRe
 from ..fake_broker import FakeBroker
 from ..recorder import Recorder
 
+pytestmark = [pytest.mark.virtual_time, pytest.mark.usefixtures("nothing_left_running")]
+
 Make = Callable[..., Consumer]
 QUEUE = MessageQueue("t", 0)
 
@@ -30,8 +32,6 @@ def commits(broker: FakeBroker) -> list[list[tuple[int, int]]]:
     return [[(e.queue_id, e.queue_offset) for e in request.payload.entries] for request in broker.sent(Op.COMMIT)]
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_the_progress_of_all_queues_is_one_request(broker: FakeBroker, make: Make) -> None:
     broker.create("t", 3)
 
@@ -44,8 +44,6 @@ async def test_the_progress_of_all_queues_is_one_request(broker: FakeBroker, mak
     assert commits(broker) == [[(0, 1), (1, 1), (2, 1)]]
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_long_turn_reports_while_it_runs(broker: FakeBroker, make: Make) -> None:
     broker.create("t")
     broker.send("t", 0, *[b"x"] * 50)
@@ -58,8 +56,6 @@ async def test_a_long_turn_reports_while_it_runs(broker: FakeBroker, make: Make)
     assert max(gaps) <= 0.2 + 1e-6
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 @pytest.mark.parametrize("error", [RequestTimeout("x"), Internal("log id")])
 async def test_a_failed_report_is_sent_again(broker: FakeBroker, make: Make, error: Exception) -> None:
     broker.create("t")
@@ -74,8 +70,6 @@ async def test_a_failed_report_is_sent_again(broker: FakeBroker, make: Make, err
     assert commits(broker) == [[(0, 1)], [(0, 1)]]
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_progress_made_while_the_lease_was_doubted_is_reported_once_it_is_proven(
     broker: FakeBroker, make: Make
 ) -> None:
@@ -106,8 +100,6 @@ class Judging(FakeBroker):
         return super()._commit(connection, payload)  # type: ignore[arg-type]
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 @pytest.mark.parametrize(("code", "acquired"), [(Fenced.code, 2), (Internal.code, 1)])
 async def test_a_fenced_report_drops_the_assignment_and_another_refusal_does_not(code: int, acquired: int) -> None:
     broker = Judging()
@@ -127,8 +119,6 @@ async def test_a_fenced_report_drops_the_assignment_and_another_refusal_does_not
     assert len(broker.sent(Op.ACQUIRE)) == acquired
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_nothing_is_reported_for_a_queue_that_is_not_ours_any_more(broker: FakeBroker, make: Make) -> None:
     """RocketMQ: offsets of queues that left are dropped from what is persisted."""
     broker.create("t", 2)
@@ -157,8 +147,6 @@ async def test_nothing_is_reported_for_a_queue_that_is_not_ours_any_more(broker:
         assert broker.offsets["g", QUEUE] == 3  # the fourth was done at 2.0 s, and nobody had asked yet
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 @pytest.mark.parametrize("every_s", [0.2, 1.0, 5.0])
 async def test_progress_waits_no_longer_than_configured_and_never_more_than_5_s(
     broker: FakeBroker, make: Make, every_s: float
@@ -180,8 +168,6 @@ async def test_progress_waits_no_longer_than_configured_and_never_more_than_5_s(
         make(topics={"t": "*"}, commit_every_s=5.001)
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_the_progress_of_a_queue_that_is_given_back_goes_with_its_unlock_only(
     broker: FakeBroker, make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -23,6 +23,8 @@ from rmq.wire.protocol.ops.core import Op, Push
 from ..fake_broker import FakeBroker
 from ..recorder import SUSPEND, Recorder
 
+pytestmark = [pytest.mark.virtual_time, pytest.mark.usefixtures("nothing_left_running")]
+
 Make = Callable[..., Consumer]
 QUEUE = MessageQueue("t", 0)
 
@@ -31,8 +33,6 @@ def ids(consumer: Consumer) -> list[int]:
     return [queue.queue_id for queue in consumer.assignment]
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_all_locks_are_asked_for_in_one_request(broker: FakeBroker, make: Make) -> None:
     broker.create("t", 5)
     consumer = make(topics={"t": "*"})
@@ -44,8 +44,6 @@ async def test_all_locks_are_asked_for_in_one_request(broker: FakeBroker, make: 
     assert len(broker.sent(Op.ACQUIRE)) == 1
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_more_locks_than_a_request_may_have_are_asked_for_in_several(broker: FakeBroker, make: Make) -> None:
     broker.create("t", 1000)
     broker.create("u", 100)
@@ -59,8 +57,6 @@ async def test_more_locks_than_a_request_may_have_are_asked_for_in_several(broke
     assert [len(request.payload.leases) for request in broker.sent(Op.LEAVE)] == [1024]
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_locks_behind_a_request_that_failed_are_asked_for_with_it_again(broker: FakeBroker, make: Make) -> None:
     broker.create("t", 1000)
     broker.create("u", 100)
@@ -72,8 +68,6 @@ async def test_locks_behind_a_request_that_failed_are_asked_for_with_it_again(br
         assert len(ids(consumer)) == 1100
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_two_members_share_and_the_one_that_stays_takes_all(broker: FakeBroker, make: Make) -> None:
     broker.create("t", 4)
     first, second = make(topics={"t": "*"}), make(topics={"t": "*"})
@@ -87,8 +81,6 @@ async def test_two_members_share_and_the_one_that_stays_takes_all(broker: FakeBr
         assert ids(first) == [0, 1, 2, 3]
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_what_is_dropped_is_unlocked_before_others_are_asked_for(broker: FakeBroker, make: Make) -> None:
     broker.create("t", 4)
     broker.set_members("g", "a", "z")
@@ -105,8 +97,6 @@ async def test_what_is_dropped_is_unlocked_before_others_are_asked_for(broker: F
     assert [queue.queue_id for queue in moves[-1].payload.queues] == [0, 1]
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_notices_are_gathered_for_100_ms(broker: FakeBroker, make: Make) -> None:
     broker.create("t", 4)
     consumer = make(topics={"t": "*"})
@@ -124,8 +114,6 @@ async def test_notices_are_gathered_for_100_ms(broker: FakeBroker, make: Make) -
     assert len(broker.sent(Op.ACQUIRE)) == 1
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_list_without_ourselves_is_ignored(broker: FakeBroker, make: Make) -> None:
     broker.create("t", 4)
     consumer = make(topics={"t": "*"})
@@ -138,8 +126,6 @@ async def test_a_list_without_ourselves_is_ignored(broker: FakeBroker, make: Mak
         assert ids(consumer) == [0, 1, 2, 3]
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_list_pushed_while_joining_is_not_overwritten_by_the_older_answer(
     broker: FakeBroker, make: Make
 ) -> None:
@@ -155,8 +141,6 @@ async def test_a_list_pushed_while_joining_is_not_overwritten_by_the_older_answe
         assert ids(consumer) == [2, 3]
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_list_from_before_a_stop_does_not_overwrite_the_newer_answer(broker: FakeBroker, make: Make) -> None:
     """What was pushed while a process was stopped is read after it has asked to join again, and before the answer."""
     broker.create("t", 4)
@@ -175,8 +159,6 @@ async def test_a_list_from_before_a_stop_does_not_overwrite_the_newer_answer(bro
         assert ids(consumer) == [3]
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_the_group_hears_of_us_every_30_s(broker: FakeBroker, make: Make) -> None:
     broker.create("t")
 
@@ -186,8 +168,6 @@ async def test_the_group_hears_of_us_every_30_s(broker: FakeBroker, make: Make) 
     assert broker.times(Op.JOIN) == [0.0, 0.0, 30.0, 60.0]  # the second as a queue came to us
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_refused_lock_is_tried_again_every_3_s_and_at_once_when_it_is_free(
     broker: FakeBroker, make: Make
 ) -> None:
@@ -209,8 +189,6 @@ async def test_a_refused_lock_is_tried_again_every_3_s_and_at_once_when_it_is_fr
     assert len(broker.sent(Op.ACQUIRE)) == 4
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_lock_that_becomes_free_before_its_refusal_is_read_is_asked_for_again_at_once(
     broker: FakeBroker, make: Make
 ) -> None:
@@ -229,8 +207,6 @@ async def test_a_lock_that_becomes_free_before_its_refusal_is_read_is_asked_for_
     assert broker.times(Op.ACQUIRE) == [0.0, 0.0]
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_free_lease_that_is_not_ours_to_have_is_left_alone(broker: FakeBroker, make: Make) -> None:
     broker.create("t")
     broker.set_members("g", "a")
@@ -244,8 +220,6 @@ async def test_a_free_lease_that_is_not_ours_to_have_is_left_alone(broker: FakeB
     assert broker.sent(Op.ACQUIRE) == []
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_the_running_call_ends_before_its_queue_is_released_with_its_progress(
     broker: FakeBroker, make: Make
 ) -> None:
@@ -267,8 +241,6 @@ async def test_the_running_call_ends_before_its_queue_is_released_with_its_progr
     assert broker.offsets["g", QUEUE] == 2
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_failed_call_of_a_dropped_queue_is_counted_before_the_release(broker: FakeBroker, make: Make) -> None:
     broker.create("t")
     broker.send("t", 0, b"a")
@@ -286,8 +258,6 @@ async def test_a_failed_call_of_a_dropped_queue_is_counted_before_the_release(br
     assert broker.attempts["g", QUEUE] == (0, 1)
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_queue_that_comes_back_during_its_last_call_is_taken_again_right_after(
     broker: FakeBroker, make: Make
 ) -> None:
@@ -308,8 +278,6 @@ async def test_a_queue_that_comes_back_during_its_last_call_is_taken_again_right
     assert listener.offsets == [0, 1]
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_release_of_a_queue_that_was_lost_meanwhile_changes_nothing(broker: FakeBroker, make: Make) -> None:
     broker.create("t")
     broker.send("t", 0, b"a")
@@ -327,8 +295,6 @@ async def test_a_release_of_a_queue_that_was_lost_meanwhile_changes_nothing(brok
     assert broker.offsets["g", QUEUE] == 0
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_release_without_an_answer_is_sent_again(broker: FakeBroker, make: Make) -> None:
     broker.create("t")
     broker.refuse[Op.RELEASE] = [RequestTimeout("x"), ConnectionLost("x")]
@@ -342,8 +308,6 @@ async def test_a_release_without_an_answer_is_sent_again(broker: FakeBroker, mak
     assert len(broker.sent(Op.RELEASE)) == 3
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_locks_whose_answer_was_lost_are_asked_for_again(broker: FakeBroker, make: Make) -> None:
     broker.create("t")
     hold = broker.hold_reply(Op.ACQUIRE)
@@ -359,8 +323,6 @@ async def test_locks_whose_answer_was_lost_are_asked_for_again(broker: FakeBroke
         hold.let_go.set()
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_lock_whose_answer_was_lost_is_given_back_if_it_is_not_ours_any_more(
     broker: FakeBroker, make: Make
 ) -> None:
@@ -379,8 +341,6 @@ async def test_a_lock_whose_answer_was_lost_is_given_back_if_it_is_not_ours_any_
     assert broker.sent(Op.PULL) == []
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 @pytest.mark.parametrize("error", [NotAMember("join first"), Internal("log id")])
 async def test_a_refused_request_for_locks_is_made_again(broker: FakeBroker, make: Make, error: Exception) -> None:
     broker.create("t")
@@ -394,8 +354,6 @@ async def test_a_refused_request_for_locks_is_made_again(broker: FakeBroker, mak
     assert len(broker.sent(Op.JOIN)) == (3 if isinstance(error, NotAMember) else 2)
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 @pytest.mark.parametrize("error", [Internal("log id"), RequestTimeout("x")])
 async def test_a_join_that_fails_is_made_again_within_a_second(
     broker: FakeBroker, make: Make, error: Exception
@@ -409,8 +367,6 @@ async def test_a_join_that_fails_is_made_again_within_a_second(
         assert consumer.assignment == [QUEUE]
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_another_mode_of_the_group_ends_the_consumer_with_the_brokers_sentence(
     broker: FakeBroker, make: Make
 ) -> None:
@@ -422,8 +378,6 @@ async def test_another_mode_of_the_group_ends_the_consumer_with_the_brokers_sent
         await consumer.run()
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_topic_that_is_made_later_is_consumed_at_once(broker: FakeBroker, make: Make) -> None:
     listener = Recorder()
 
@@ -436,8 +390,6 @@ async def test_a_topic_that_is_made_later_is_consumed_at_once(broker: FakeBroker
     assert listener.times == [33.0]
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_topic_that_grows_gives_its_new_queues(broker: FakeBroker, make: Make) -> None:
     broker.create("t", 1)
     consumer = make(topics={"t": "*"})
@@ -449,8 +401,6 @@ async def test_a_topic_that_grows_gives_its_new_queues(broker: FakeBroker, make:
         assert ids(consumer) == [0, 1, 2]
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_unsubscribing_hands_the_queues_over(broker: FakeBroker, make: Make) -> None:
     broker.create("t")
     broker.create("u")
@@ -464,8 +414,6 @@ async def test_unsubscribing_hands_the_queues_over(broker: FakeBroker, make: Mak
         assert broker.holder("g", MessageQueue("u", 0)) is None
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_every_20_s_what_is_missing_is_looked_for(broker: FakeBroker, make: Make) -> None:
     broker.create("t")
     broker.give("g", QUEUE, "other")
@@ -477,8 +425,6 @@ async def test_every_20_s_what_is_missing_is_looked_for(broker: FakeBroker, make
     assert broker.times(Op.ACQUIRE) == [0.0, 20.0, 40.0]
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_hand_overs_of_several_queues_wait_for_their_calls_side_by_side(broker: FakeBroker, make: Make) -> None:
     broker.create("t", 2)
     broker.send("t", 0, b"a")

@@ -19,9 +19,9 @@ from rmq.wire.protocol.ops.core import Op
 from ..fake_broker import FakeBroker
 from ..polling import OTHER, QUEUE, MakePull, drained, now, offsets
 
+pytestmark = [pytest.mark.virtual_time, pytest.mark.usefixtures("nothing_left_running")]
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
+
 @pytest.mark.parametrize(("arrives_at", "found"), [(4.999, True), (5.0, False), (5.001, False)])
 async def test_a_poll_returns_what_comes_within_its_time(
     broker: FakeBroker, pull: MakePull, arrives_at: float, found: bool
@@ -37,8 +37,6 @@ async def test_a_poll_returns_what_comes_within_its_time(
         assert offsets(await consumer.poll(1)) == ([] if found else [0])
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 @pytest.mark.parametrize(("after_s", "found"), [(4.999, True), (5.0, True), (5.001, False)])
 @pytest.mark.parametrize("first", [True, False])
 async def test_what_may_be_returned_at_the_very_end_of_a_poll_is(
@@ -61,8 +59,6 @@ async def test_what_may_be_returned_at_the_very_end_of_a_poll_is(
         assert (bool(await poll), now()) == (found, 1 + min(after_s, 5.0))
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_poll_without_time_returns_what_is_there_and_lets_the_loop_run(
     broker: FakeBroker, pull: MakePull
 ) -> None:
@@ -77,8 +73,6 @@ async def test_a_poll_without_time_returns_what_is_there_and_lets_the_loop_run(
         assert await consumer.poll(0) == []
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_batch_is_of_one_queue_and_every_queue_has_its_turn(broker: FakeBroker, pull: MakePull) -> None:
     broker.create("t", 3)
     for queue_id, count in enumerate((6, 2, 4)):
@@ -95,8 +89,6 @@ async def test_a_batch_is_of_one_queue_and_every_queue_has_its_turn(broker: Fake
     assert [part for queue_id, part in seen if queue_id == 2] == [[0, 1], [2, 3]]
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_busy_queue_does_not_keep_another_waiting(broker: FakeBroker, pull: MakePull) -> None:
     broker.create("t", 2)
     broker.send("t", 0, *[b"x"] * 100)
@@ -110,8 +102,6 @@ async def test_a_busy_queue_does_not_keep_another_waiting(broker: FakeBroker, pu
     assert OTHER in queues
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_user_who_awaits_nothing_but_polls_stops_no_timer(broker: FakeBroker, pull: MakePull) -> None:
     broker.create("t")
     broker.send("t", 0, *[b"x"] * 300)
@@ -139,8 +129,6 @@ async def test_a_user_who_awaits_nothing_but_polls_stops_no_timer(broker: FakeBr
     assert steps > 50  # 300 polls take 300 ms or more, and every 2 ms the loop has its turn
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_unwanted_messages_are_passed_in_one_poll(broker: FakeBroker, pull: MakePull) -> None:
     broker.create("t")
     broker.send("t", 0, *[b"x"] * 9, tags=["b"] * 8 + ["a"])
@@ -149,8 +137,6 @@ async def test_unwanted_messages_are_passed_in_one_poll(broker: FakeBroker, pull
         assert consumer.position(QUEUE) == 9
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_poll_without_time_passes_unwanted_messages_to_what_is_there_behind_them(
     broker: FakeBroker, pull: MakePull
 ) -> None:
@@ -163,8 +149,6 @@ async def test_a_poll_without_time_passes_unwanted_messages_to_what_is_there_beh
         assert await consumer.poll(0) == []
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_cancelled_poll_loses_no_message_at_whatever_step_it_is_cancelled(
     broker: FakeBroker, pull: MakePull
 ) -> None:
@@ -187,8 +171,6 @@ async def test_a_cancelled_poll_loses_no_message_at_whatever_step_it_is_cancelle
     assert seen == list(range(8))
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_cancelled_poll_leaves_done_what_came_before_it(broker: FakeBroker, pull: MakePull) -> None:
     broker.create("t")
     broker.send("t", 0, b"a")
@@ -201,8 +183,6 @@ async def test_a_cancelled_poll_leaves_done_what_came_before_it(broker: FakeBrok
     assert broker.offsets["g", QUEUE] == 1
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_poll_is_refused_while_another_task_waits_for_one(broker: FakeBroker, pull: MakePull) -> None:
     broker.create("t")
     async with pull() as consumer:
@@ -214,8 +194,6 @@ async def test_a_poll_is_refused_while_another_task_waits_for_one(broker: FakeBr
         assert offsets(await waiting) == [0]
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_poll_is_refused_while_another_task_works_on_what_its_iteration_returned(
     broker: FakeBroker, pull: MakePull
 ) -> None:
@@ -238,8 +216,6 @@ async def test_a_poll_is_refused_while_another_task_works_on_what_its_iteration_
         assert offsets(await consumer.poll(1)) == [1]
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_poll_in_a_task_of_its_own_is_one_of_the_same_user(broker: FakeBroker, pull: MakePull) -> None:
     """As in ``asyncio.wait_for(consumer.poll(), 1)``."""
     broker.create("t")
@@ -251,8 +227,6 @@ async def test_a_poll_in_a_task_of_its_own_is_one_of_the_same_user(broker: FakeB
 
 
 # Pauses
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_paused_queue_is_not_returned_though_it_is_cached_and_goes_on_at_once(
     broker: FakeBroker, pull: MakePull
 ) -> None:
@@ -271,8 +245,6 @@ async def test_a_paused_queue_is_not_returned_though_it_is_cached_and_goes_on_at
         assert now() == began + 2
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_everything_paused_is_a_poll_that_times_out(broker: FakeBroker, pull: MakePull) -> None:
     broker.create("t")
     broker.send("t", 0, b"x")
@@ -284,8 +256,6 @@ async def test_everything_paused_is_a_poll_that_times_out(broker: FakeBroker, pu
 
 
 # Leases
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_nothing_is_returned_while_the_lease_is_not_proven_and_it_goes_on_when_it_is(
     broker: FakeBroker, pull: MakePull
 ) -> None:
@@ -301,8 +271,6 @@ async def test_nothing_is_returned_while_the_lease_is_not_proven_and_it_goes_on_
         assert offsets(await batch) == [1]
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_lost_queue_is_not_returned_any_more_and_its_batch_says_so(broker: FakeBroker, pull: MakePull) -> None:
     broker.create("t", 2)
     for queue_id in (0, 1):
@@ -323,8 +291,6 @@ async def test_a_lost_queue_is_not_returned_any_more_and_its_batch_says_so(broke
 
 
 # Hand-over
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_hand_over_waits_for_the_batch_in_hand_until_the_next_poll(broker: FakeBroker, pull: MakePull) -> None:
     broker.create("t")
     broker.send("t", 0, *[b"x"] * 4)
@@ -338,8 +304,6 @@ async def test_a_hand_over_waits_for_the_batch_in_hand_until_the_next_poll(broke
         assert (broker.holder("g", QUEUE), broker.offsets["g", QUEUE]) == (None, 2)
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 @pytest.mark.parametrize(("after_s", "held"), [(29.9, True), (30.2, False)])
 async def test_a_user_who_never_polls_again_keeps_a_queue_for_drain_s_and_its_batch_is_given_back(
     broker: FakeBroker, pull: MakePull, after_s: float, held: bool, caplog: pytest.LogCaptureFixture
@@ -360,8 +324,6 @@ async def test_a_user_who_never_polls_again_keeps_a_queue_for_drain_s_and_its_ba
             assert "poll.given_back" in caplog.text
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_an_idle_queue_is_handed_over_at_once_with_all_that_is_done(broker: FakeBroker, pull: MakePull) -> None:
     broker.create("t")
     broker.send("t", 0, *[b"x"] * 4)
@@ -375,8 +337,6 @@ async def test_an_idle_queue_is_handed_over_at_once_with_all_that_is_done(broker
         assert (broker.holder("g", QUEUE), broker.offsets["g", QUEUE]) == (None, 4)
 
 
-@pytest.mark.virtual_time
-@pytest.mark.usefixtures("nothing_left_running")
 async def test_a_batch_that_its_user_empties_is_done_all_the_same(broker: FakeBroker, pull: MakePull) -> None:
     broker.create("t")
     broker.send("t", 0, *[b"x"] * 3)
