@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from rmq.client import Admin, Producer
 from rmq.consumer import Consumer, ConsumerConfig, ConsumeStatus
-from rmq.wire.errors import ConfigError, ProtocolUnsupported
-from rmq.wire.model import MessageQueue
+from rmq.consumer.group.allocation import PlacedQueue
+from rmq.testing.broker import InMemoryBroker
+from rmq.wire.errors import BadName, ConfigError, GroupMismatch, ProtocolUnsupported, RequestTimeout
+from rmq.wire.model import Message, MessageQueue
 from rmq.wire.protocol.ops.core import Op
 
 from .fake_broker import FakeBroker
-from .recorder import Recorder
+from .recorder import QUEUE, Make, Recorder
 
 pytestmark = [pytest.mark.virtual_time, pytest.mark.usefixtures("nothing_left_running")]
-
-Make = Callable[..., Consumer]
-QUEUE = MessageQueue("t", 0)
 
 
 async def listener(messages: Any, context: Any) -> ConsumeStatus:
@@ -27,8 +26,6 @@ async def listener(messages: Any, context: Any) -> ConsumeStatus:
 
 
 # What it is made of
-
-
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -76,8 +73,6 @@ async def test_running_without_a_subscription_is_refused(make: Make) -> None:
 
 
 # Start
-
-
 async def test_a_consumer_stopped_before_its_start_cannot_be_started(make: Make) -> None:
     consumer = make(topics={"t": "*"})
     await consumer.stop()
@@ -185,8 +180,6 @@ async def test_a_broker_that_does_not_want_us_ends_run_with_its_reason(broker: F
 
 
 # Stop
-
-
 async def test_a_clean_stop_is_one_request(broker: FakeBroker, make: Make) -> None:
     broker.create("t", 3)
     for queue_id in range(3):
@@ -347,3 +340,302 @@ async def test_a_stop_during_the_request_for_locks_gives_back_what_that_brings(b
 
     assert broker.leases == {}
     assert broker.sent(Op.PULL) == []
+
+
+# Subscriptions that change while the consumer runs: left and joined again, refused and taken back
+
+
+def joins(broker: FakeBroker) -> list[dict[str, str]]:
+    """What the user wanted, by each JOIN; the retries of the group are in all of them."""
+    asked = [dict(request.payload.subscriptions) for request in broker.sent(Op.JOIN)]
+    assert {subscriptions.pop("%RETRY%g") for subscriptions in asked} <= {"*"}
+    return asked
+
+
+async def test_without_the_last_subscription_everything_is_given_back_and_the_group_left(
+    broker: FakeBroker, make: Make
+) -> None:
+    broker.create("t", 2)
+    broker.send("t", 0, b"a")
+    consumer = make(topics={"t": "*"})
+
+    async with consumer:
+        await asyncio.sleep(1)
+        consumer.unsubscribe("t")
+        await asyncio.sleep(0.1)
+        assert consumer.assignment == []
+        assert (broker.leases, broker.members["g"]) == ({}, {})
+        assert broker.offsets["g", QUEUE] == 1
+        await asyncio.sleep(200)
+
+    assert len(broker.sent(Op.LEAVE)) == 1
+    assert all(request.at < 2 for request in broker.requests)
+
+
+async def test_until_its_running_call_has_ended_a_leaving_member_stays_alive(broker: FakeBroker, make: Make) -> None:
+    broker.create("t")
+    broker.send("t", 0, b"a")
+    consumer = make(Recorder(takes_s=100.0), topics={"t": "*"})
+
+    async with consumer:
+        await asyncio.sleep(1)
+        consumer.unsubscribe("t")
+        await asyncio.sleep(98)
+        assert broker.members["g"]
+        assert broker.holder("g", QUEUE) == "member-0"
+        await asyncio.sleep(2)
+        assert (broker.leases, broker.members["g"]) == ({}, {})
+
+    # To the other members it subscribed alike to the end.
+    assert joins(broker) == [{"t": "*"}] * 6
+    assert broker.times(Op.JOIN) == [0.0, 0.0, 1.0, 31.0, 61.0, 91.0]
+    assert broker.offsets["g", QUEUE] == 1
+
+
+async def test_a_member_that_left_joins_again_with_its_next_subscription(broker: FakeBroker, make: Make) -> None:
+    broker.create("t")
+    listener = Recorder()
+    consumer = make(listener, topics={"t": "*"})
+
+    async with consumer:
+        await asyncio.sleep(1)
+        consumer.unsubscribe("t")
+        await asyncio.sleep(50)
+        broker.send("t", 0, b"a")
+        consumer.subscribe("t")
+        await asyncio.sleep(1)
+        assert consumer.assignment == [QUEUE]
+
+    assert listener.times == [51.0]
+
+
+async def test_subscribing_while_the_leave_is_under_way_joins_again(broker: FakeBroker, make: Make) -> None:
+    broker.create("t")
+    consumer = make(topics={"t": "*"})
+    hold = broker.hold_reply(Op.LEAVE)
+
+    async with consumer:
+        await asyncio.sleep(1)
+        consumer.unsubscribe("t")
+        await hold.reached.wait()
+        consumer.subscribe("t")
+        hold.let_go.set()
+        await asyncio.sleep(0.1)
+        assert consumer.assignment == [QUEUE]
+
+
+async def test_a_leave_without_an_answer_is_sent_again(broker: FakeBroker, make: Make) -> None:
+    broker.create("t")
+    broker.refuse[Op.LEAVE] = [RequestTimeout("no answer")]
+    consumer = make(topics={"t": "*"})
+
+    async with consumer:
+        await asyncio.sleep(1)
+        consumer.unsubscribe("t")
+        await asyncio.sleep(2)
+        assert broker.members["g"] == {}
+
+
+@pytest.mark.parametrize(("topic", "expression"), [("other", "*"), ("t", "b")])
+async def test_a_subscription_the_group_does_not_share_is_taken_back_and_consumption_goes_on(
+    broker: FakeBroker, make: Make, caplog: pytest.LogCaptureFixture, topic: str, expression: str
+) -> None:
+    broker.create("t")
+    broker.create("other")
+    listener = Recorder()
+    consumer = make(listener, topics={"t": "a"})
+
+    async with consumer:
+        await asyncio.sleep(1)
+        hold = broker.hold_request(Op.JOIN)
+        broker.refuse[Op.JOIN] = [GroupMismatch("another member of 'g' subscribes otherwise")]
+        consumer.subscribe(topic, expression)
+        await hold.reached.wait()
+        # While nobody has accepted the new one, messages are selected by the old.
+        broker.send("t", 0, b"x", b"y", tags=["a", "b"])
+        await asyncio.sleep(1)
+        hold.let_go.set()
+        broker.send("t", 0, b"x", b"y", tags=["a", "b"])
+        await asyncio.sleep(1)
+        assert consumer.assignment == [QUEUE]
+
+    assert listener.offsets == [0, 2]
+    assert joins(broker)[-1] == {"t": "a"}
+    assert "another member of 'g' subscribes otherwise" in caplog.text
+    assert broker.holder("g", MessageQueue("other", 0)) is None
+
+
+async def test_a_refused_subscription_that_has_changed_again_is_asked_for_as_it_is_now(
+    broker: FakeBroker, make: Make
+) -> None:
+    broker.create("t")
+    consumer = make(topics={"t": "*"})
+
+    async with consumer:
+        await asyncio.sleep(1)
+        hold = broker.hold_request(Op.JOIN)
+        broker.refuse[Op.JOIN] = [GroupMismatch("no")]
+        consumer.subscribe("u")
+        await hold.reached.wait()
+        consumer.subscribe("v")
+        hold.let_go.set()
+        await asyncio.sleep(0.1)
+
+    assert joins(broker)[1:] == [{"t": "*"}, {"t": "*", "u": "*"}, {"t": "*", "u": "*", "v": "*"}]
+
+
+async def test_what_was_accepted_and_is_refused_later_ends_the_consumer(broker: FakeBroker, make: Make) -> None:
+    broker.create("t")
+    consumer = make(topics={"t": "*"})
+    running = asyncio.ensure_future(consumer.run())
+    await asyncio.sleep(1)
+
+    broker.refuse[Op.JOIN] = [GroupMismatch("changed")]
+
+    with pytest.raises(GroupMismatch, match="changed"):
+        await running
+
+
+async def test_a_topic_is_not_consumed_before_its_new_expression_is_accepted(broker: FakeBroker, make: Make) -> None:
+    broker.create("t")
+    broker.create("u")
+    broker.send("t", 0, b"x", b"y", tags=["a", "b"])
+    listener = Recorder()
+    consumer = make(listener, topics={"u": "*", "t": "none"}, start_from="first")
+
+    async with consumer:
+        broker.offsets["g", QUEUE] = 0
+        await asyncio.sleep(1)
+        consumer.unsubscribe("t")
+        await asyncio.sleep(1)
+        broker.send("t", 0, b"x", b"y", tags=["a", "b"])
+        broker.refuse[Op.JOIN] = [RequestTimeout("no answer")]
+        consumer.subscribe("t", "b")
+        await asyncio.sleep(0.5)
+        assert consumer.assignment == [MessageQueue("u", 0)]
+        await asyncio.sleep(1)
+        assert consumer.assignment == [QUEUE, MessageQueue("u", 0)]
+
+    assert listener.offsets == [3]
+
+
+# Namespaces: the broker sees ``namespace%name`` of groups and topics, the user what he named
+
+WIRE = MessageQueue("team%t", 0)
+
+
+async def test_the_broker_sees_wrapped_names_and_the_listener_plain_ones(broker: FakeBroker, make: Make) -> None:
+    """RocketMQ: the group is wrapped with the namespace at the start; user code sees plain names."""
+    broker.create("team%t")
+    broker.send("team%t", 0, b"a")
+    seen: list[Any] = []
+
+    async def listener(messages: Any, context: Any) -> Any:
+        seen.extend((message.topic, context.queue) for message in messages)
+        return ConsumeStatus.SUCCESS
+
+    consumer = make(listener, topics={"t": "*"}, namespace="team")
+    async with consumer:
+        await asyncio.sleep(1)
+        assert consumer.assignment == [MessageQueue("t", 0)]
+        assert list(consumer.statistics()) == ["t@g"]
+
+    assert seen == [("t", MessageQueue("t", 0))]
+    assert broker.offsets == {("team%g", WIRE): 1}
+    (join, *_) = broker.sent(Op.JOIN)
+    assert (join.payload.group, join.payload.subscriptions) == (
+        "team%g",
+        {"%RETRY%team%g": "*", "team%t": "*"},
+    )
+
+
+async def test_a_free_lease_and_a_list_of_members_are_told_by_the_wrapped_name(broker: FakeBroker, make: Make) -> None:
+    broker.create("team%t")
+    broker.give("team%g", WIRE, "other")
+    consumer = make(topics={"t": "*"}, namespace="team")
+
+    async with consumer:
+        await asyncio.sleep(1)
+        broker.free("team%g", WIRE)
+        await asyncio.sleep(0.1)
+        assert consumer.assignment == [MessageQueue("t", 0)]
+        broker.set_members("team%g", "a")
+        await asyncio.sleep(0.5)
+        assert consumer.assignment == []
+        consumer.unsubscribe("t")
+        await asyncio.sleep(0.5)
+        assert broker.members["team%g"].get(broker.connections[0].session) is None
+
+
+async def test_a_strategy_sees_plain_names(broker: FakeBroker, make: Make) -> None:
+    broker.create("team%t", 3)
+    offered: list[PlacedQueue] = []
+
+    def second(queues: Any, members: Any, member: Any) -> Any:
+        offered.extend(queues)
+        return queues[1:2]
+
+    listed = make(topics={"t": "*"}, namespace="team", strategy="config:t/2")
+    async with make(topics={"t": "*"}, namespace="team", strategy=second) as own, listed:
+        await asyncio.sleep(1)
+        assert own.assignment == [MessageQueue("t", 1)]
+        assert listed.assignment == [MessageQueue("t", 2)]
+
+    assert offered[:3] == [PlacedQueue("t", "fake", i) for i in range(3)]
+
+
+async def test_dead_letters_are_those_of_the_wrapped_group(broker: FakeBroker, make: Make) -> None:
+    broker.create("%DLQ%team%g")
+    listener = Recorder()
+    consumer = make(listener, topics={"%DLQ%g": "*"}, namespace="team")
+
+    async with consumer:
+        broker.send("%DLQ%team%g", 0, b"a")
+        await asyncio.sleep(1)
+        assert consumer.assignment == [MessageQueue("%DLQ%g", 0)]
+
+    assert listener.offsets == [0]
+
+
+def test_names_that_cannot_be_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"namespace: .* may hold only"):
+        Producer("127.0.0.1:1", namespace="a%b")
+    with pytest.raises(ConfigError, match="may hold only"):
+        Consumer("127.0.0.1:1", group="g", listener=print, namespace="team", topics={"other%t": "*"})
+
+
+async def test_two_teams_share_a_broker_without_seeing_each_other() -> None:
+    got: list[tuple[str, str, bytes]] = []
+
+    def listener(team: str) -> Any:
+        async def take(messages: Any, context: Any) -> Any:
+            got.extend((team, message.topic, message.body) for message in messages)
+            return ConsumeStatus.SUCCESS
+
+        return take
+
+    now = asyncio.get_running_loop().time
+    async with InMemoryBroker() as broker:
+        for team in ("red", "blue"):
+            async with Producer(broker.address, namespace=team) as producer:
+                receipt = await producer.send(Message("orders", team.encode()))
+                assert receipt.topic == "orders"
+        consumers = [
+            Consumer(
+                broker.address, group="g", listener=listener(team), namespace=team, topics={"orders": "*"}, now=now
+            )
+            for team in ("red", "blue")
+        ]
+        async with consumers[0], consumers[1], Admin(broker.address) as admin:
+            await asyncio.sleep(2)
+            topics = [info.topic for info in await admin.list_topics()]
+            assert {row.group for row in await admin.lock_status()} == {"red%g", "blue%g"}
+
+    assert sorted(got) == [("blue", "orders", b"blue"), ("red", "orders", b"red")]
+    assert topics == ["blue%orders", "red%orders"]
+
+
+async def test_a_topic_in_a_namespace_is_as_long_as_any() -> None:
+    async with InMemoryBroker() as broker, Producer(broker.address, namespace="n" * 64) as producer:
+        with pytest.raises(BadName, match="at most 127"):
+            await producer.send(Message("t" * 64, b""))

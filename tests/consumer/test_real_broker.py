@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -19,8 +19,6 @@ from rmq.wire.model import MessageQueue
 from .recorder import SUSPEND, Recorder, now
 
 pytestmark = [pytest.mark.virtual_time, pytest.mark.usefixtures("nothing_left_running")]
-
-Make = Callable[..., Consumer]
 
 
 @pytest_asyncio.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,11 +14,9 @@ from rmq.wire.protocol.codec import decode_list
 from rmq.wire.protocol.ops.core import NO_OFFSET, Op, ResetEntry, ResetOffsets, ResetResult
 
 from .fake_broker import FakeBroker
-from .recorder import QUEUE, Messages, Recorder, now
+from .recorder import QUEUE, Make, Messages, Recorder, now
 
 pytestmark = [pytest.mark.virtual_time, pytest.mark.usefixtures("nothing_left_running")]
-
-Make = Callable[..., Consumer]
 
 
 def reset(broker: FakeBroker, queue_offset: int) -> None:

@@ -46,9 +46,9 @@ from rmq.wire.stores import StoreIds
 
 from ..builders import ORDERS, Opened, make_batch, segment_files
 from ..fakes import BIG, ECHO, Peer, request
-from rigs.disk.faulty import flip
 from ..harness import Client, bodies, holder, until
 from ..pull_rig import OTHER, Member, Rig
+from rigs.disk.faulty import flip
 
 TICK_S = 0.1
 OTHER_PLAIN = MessageQueue("orders", 1)

@@ -19,8 +19,8 @@ from rmq.wire.protocol.ops.core import EMPTY, Op, Pull, PullQueue
 
 from ..builders import ORDERS, segment_files
 from ..fakes import request
-from rigs.disk.faulty import flip
 from ..pull_rig import OTHER, Rig
+from rigs.disk.faulty import flip
 
 
 @pytest.fixture

@@ -34,7 +34,7 @@ from rmq.consumer.broadcast.offsets_file import (
 from rmq.wire.errors import BadName, ConfigError
 from rmq.wire.model import MessageQueue
 
-QUEUE = MessageQueue("t", 0)
+from ..recorder import QUEUE
 
 
 def progress(offset: int, *, group: str = "g", instance: str = "a", store_id: int = 7) -> OffsetsContent:

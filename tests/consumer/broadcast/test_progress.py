@@ -22,9 +22,10 @@ from rmq.consumer.group.assignment import Assignment, LeaseBelief
 from rmq.wire.model import MessageQueue
 from rmq.wire.stores import StoreIds
 
+from ..recorder import QUEUE
+
 pytestmark = [pytest.mark.virtual_time, pytest.mark.usefixtures("nothing_left_running")]
 
-QUEUE = MessageQueue("t", 0)
 FOUND = OffsetsContent("g", "a", 7, frozenset({"t", "later"}), {QUEUE: QueueProgress(3, 17, 2)})
 
 

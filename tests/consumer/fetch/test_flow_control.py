@@ -9,7 +9,6 @@ The limits of a topic are divided over its queues here; those of the consumer ov
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -25,11 +24,10 @@ from rmq.wire.model import MessageQueue
 from rmq.wire.protocol.ops.core import Op
 
 from ..fake_broker import FakeBroker
-from ..recorder import QUEUE, Recorder, now
+from ..recorder import QUEUE, Make, Recorder, now
 
 pytestmark = [pytest.mark.virtual_time, pytest.mark.usefixtures("nothing_left_running")]
 
-Make = Callable[..., Consumer]
 QUEUE_PLAIN = MessageQueue("t", 0)
 LIMITS = Thresholds(1000, 64)
 

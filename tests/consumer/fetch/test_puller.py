@@ -23,21 +23,34 @@ from rmq.consumer import ConsumeContext, Consumer, ConsumeStatus, StoredMessage
 from rmq.consumer.config import ConsumerConfig
 from rmq.consumer.fetch.process_queue import ProcessQueue
 from rmq.consumer.fetch.puller import FEW, Intake, PullContext
-from rmq.consumer.group.assignment import Assignment, LeaseBelief, LogGap
+from rmq.consumer.group.assignment import Assignment, LeaseBelief, LogGap, Stopped, gap_of
 from rmq.testing.broker import InMemoryBroker
 from rmq.wire.batch.compression import CODECS
 from rmq.wire.batch.tags import ALL
-from rmq.wire.errors import Damaged, Fenced, Internal, OffsetOutOfRange, OtherHistory, RequestTimeout
+from rmq.wire.errors import (
+    Damaged,
+    Fenced,
+    Internal,
+    LogTruncated,
+    MessagesLost,
+    OffsetOutOfRange,
+    OtherHistory,
+    RequestTimeout,
+)
 from rmq.wire.model import MessageQueue
-from rmq.wire.protocol.ops.core import EMPTY, NO_OFFSET, Op, PullResult
+from rmq.wire.protocol.ops.core import EMPTY, NO_OFFSET, Op, PullQueue, PullResult
 
 from ..fake_broker import FakeBroker
 from ..filtering_broker import FilteringBroker
-from ..recorder import QUEUE, Make, Messages, Recorder
+from ..recorder import COMMIT, QUEUE, SUCCESS, SUSPEND, Make, Messages, Recorder
 from rigs.batches import every_codec
 
 pytestmark = [pytest.mark.virtual_time, pytest.mark.usefixtures("nothing_left_running")]
+
+
 Make_plain = Callable[..., Consumer]
+
+
 QUEUE_PLAIN = MessageQueue("t", 0)
 
 
@@ -577,8 +590,6 @@ async def test_any_log_is_delivered_exactly_and_leaves_no_lag(broker_intake: Fil
 
 
 # A subscription that changes while a pull is under way
-
-
 @pytest.mark.parametrize(("expression", "wanted"), [("b", [0, 1, 2]), ("*", [0, 1, 2]), ("a", [])])
 async def test_what_was_left_out_for_another_subscription_is_asked_for_again(
     broker_intake: FilteringBroker, expression: str, wanted: list[int], caplog: pytest.LogCaptureFixture
@@ -635,8 +646,6 @@ async def test_batches_up_to_the_first_hole_are_used_when_the_subscription_chang
 
 
 # A log that lost what was passed
-
-
 @pytest.mark.parametrize("lost", [1, 2])
 async def test_a_broker_that_lost_what_was_passed_over_delivers_what_took_its_place(
     broker_intake: FilteringBroker, lost: int
@@ -715,6 +724,8 @@ async def test_a_member_that_skips_gaps_stops_at_messages_of_another_history() -
 
 
 MIB = 1 << 20
+
+
 ZLIB = CODECS.by_name("zlib")
 
 
@@ -788,3 +799,638 @@ async def test_a_stop_does_not_wait_for_what_is_still_packed(broker: FakeBroker,
         await asyncio.sleep(2.5)
 
     assert listener.offsets == [0, 1, 2]
+
+
+# A broker that lost the end of its log: go back to what both have, never beyond, and pass no message by progres
+
+
+class Bodies(Recorder):
+    """A recorder that also keeps what it was given, and whether each call was told that its queue is lost."""
+
+    def __init__(self, *script: Any, takes_s: float = 0.0) -> None:
+        super().__init__(*script, takes_s=takes_s)
+        self.got: list[tuple[int, bytes]] = []
+        self.epochs: list[int] = []
+        self.lost: list[bool] = []
+
+    async def __call__(self, messages: Messages, context: ConsumeContext) -> Any:
+        self.got += [(message.queue_offset, message.body) for message in messages]
+        self.epochs.append(context.epoch)
+        try:
+            return await super().__call__(messages, context)
+        finally:
+            self.lost.append(bool(context.lost))
+
+
+def fill(broker: FakeBroker, count: int, body: bytes = b"old") -> None:
+    for _ in range(count):
+        broker.send("t", 0, body)
+
+
+def pulls(broker: FakeBroker, since: float = 0.0) -> list[PullQueue]:
+    return [request.payload.queues[0] for request in broker.sent(Op.PULL) if request.at >= since]
+
+
+def progress(broker: FakeBroker, since: float) -> list[int]:
+    """Every progress that was sent from some time on, however it travelled."""
+    sent = []
+    for request in broker.requests:
+        if request.at < since:
+            continue
+        if request.op is Op.PULL:
+            sent += [queue.commit_offset for queue in request.payload.queues]
+        elif request.op is Op.COMMIT:
+            sent += [entry.queue_offset for entry in request.payload.entries]
+        elif request.op in (Op.RELEASE, Op.LEAVE):
+            sent += [lease.queue_offset for lease in request.payload.leases]
+    return [offset for offset in sent if offset != NO_OFFSET]
+
+
+async def test_pulls_name_the_log_epoch_of_the_last_message_that_was_fetched(broker: FakeBroker, make: Make) -> None:
+    broker.log_epoch = 7
+    broker.create("t")
+    fill(broker, 2)
+    broker.log_epoch = 8
+
+    async with make(topics={"t": "*"}, pull_bytes=1):
+        await asyncio.sleep(1)
+        broker.send("t", 0, b"x")
+        await asyncio.sleep(1)
+
+    assert [pull.log_epoch for pull in pulls(broker)] == [0, 7, 7, 8]
+
+
+async def test_what_is_cached_and_lost_is_discarded_and_the_call_that_runs_before_it_counts(
+    broker: FakeBroker, make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.create("t")
+    fill(broker, 10)
+    listener = Bodies(takes_s=1.0)
+
+    async with make(listener, topics={"t": "*"}):
+        await asyncio.sleep(2.5)  # the third call runs
+        broker.crash(QUEUE, 4)
+        broker.come_up()
+        await asyncio.sleep(3)
+        assert listener.offsets == [0, 1, 2, 3]
+        fill(broker, 1, b"new")
+        await asyncio.sleep(2)
+
+    assert listener.got[3:] == [(3, b"old"), (4, b"new")]
+    assert not any(listener.lost)
+    assert len(broker.sent(Op.ACQUIRE)) == 1
+    assert broker.offsets["g", QUEUE] == 5
+    assert "log.truncated queue=t/0 from_offset=4 to_offset=9 count=6 delivered=0" in caplog.text
+
+
+@pytest.mark.parametrize("regrown", [0, 3, 20], ids=["shorter", "shorter than we were", "longer than we were"])
+async def test_progress_of_lost_messages_never_passes_those_that_get_their_offsets(
+    broker: FakeBroker, make: Make, regrown: int
+) -> None:
+    broker.create("t")
+    fill(broker, 10)
+    listener = Bodies()
+
+    async with make(listener, topics={"t": "*"}):
+        await asyncio.sleep(5)
+        assert broker.offsets["g", QUEUE] == 10
+        broker.crash(QUEUE, 4)
+        fill(broker, regrown, b"new")
+        broker.come_up()
+        await asyncio.sleep(1)
+        fill(broker, 30 - regrown, b"new")
+        await asyncio.sleep(1)
+
+    assert listener.got == [(i, b"old") for i in range(10)] + [(i, b"new") for i in range(4, 34)]
+    assert broker.offsets["g", QUEUE] == 34
+    sent = progress(broker, since=5.0)
+    assert sent == sorted(sent)
+    assert sent[0] == 4
+
+
+async def test_nothing_is_reported_to_a_broker_that_started_again_before_a_pull_has_shown_that_both_agree(
+    broker: FakeBroker, make: Make
+) -> None:
+    broker.create("t")
+    fill(broker, 10)
+    listener = Bodies(takes_s=1.0)
+
+    async with make(listener, topics={"t": "*"}):
+        await asyncio.sleep(5.9)
+        broker.crash(QUEUE, 10)
+        broker.offsets["g", QUEUE] = 3  # what it knew last was lost
+        broker.come_up()
+        hold = broker.hold_request(Op.PULL)
+        await asyncio.sleep(2)
+        assert progress(broker, since=5.9) == []
+        hold.let_go.set()
+        await asyncio.sleep(0.3)
+        assert broker.offsets["g", QUEUE] == 8
+        await asyncio.sleep(3)
+
+    assert listener.offsets == list(range(10))
+    asked = broker.sent(Op.PULL)[1:3]
+    assert [request.payload.wait_ms for request in asked] == [15_000, 0]
+
+
+async def test_a_stop_before_both_are_known_to_agree_gives_the_queue_back_without_progress(
+    broker: FakeBroker, make: Make
+) -> None:
+    broker.create("t")
+    fill(broker, 4)
+
+    async with make(topics={"t": "*"}):
+        await asyncio.sleep(5)
+        broker.crash(QUEUE, 2)
+        fill(broker, 10, b"new")
+        broker.come_up()
+        broker.hold_request(Op.PULL)
+        await asyncio.sleep(0.1)
+
+    assert progress(broker, since=5.0) == []
+    assert broker.offsets["g", QUEUE] == 2
+    assert broker.holder("g", QUEUE) is None
+
+
+@pytest.mark.parametrize("answer", [SUCCESS, SUSPEND, ValueError("x")])
+async def test_a_call_for_a_lost_message_is_told_and_whatever_it_answers_counts_for_nothing(
+    broker: FakeBroker, make: Make, answer: Any
+) -> None:
+    broker.create("t")
+    fill(broker, 10)
+    listener = Bodies(*[SUCCESS] * 5, answer, takes_s=1.0)
+
+    async with make(listener, topics={"t": "*"}):
+        await asyncio.sleep(5.5)  # the sixth call runs
+        broker.crash(QUEUE, 4)
+        fill(broker, 2, b"new")
+        broker.come_up()
+        await asyncio.sleep(4)
+
+    assert listener.got[5:] == [(5, b"old"), (4, b"new"), (5, b"new")]
+    assert listener.lost == [False] * 5 + [True, False, False]
+    assert listener.epochs == [1] * 6 + [2, 2]
+    assert listener.most == 1
+    assert listener.attempts == [1] * 8
+    assert broker.sent(Op.ATTEMPT) == []
+    assert broker.offsets["g", QUEUE] == 6
+
+
+async def test_lost_messages_that_the_listener_has_not_committed_are_given_again_from_the_committed_offset(
+    broker: FakeBroker, make: Make
+) -> None:
+    broker.create("t")
+    fill(broker, 6)
+    got: list[tuple[int, bytes]] = []
+
+    async def listener(messages: Messages, context: ConsumeContext) -> Any:
+        context.auto_commit = False
+        got.extend((message.queue_offset, message.body) for message in messages)
+        return COMMIT if messages[-1].queue_offset == 1 or messages[-1].body == b"new" else SUCCESS
+
+    async with make(listener, topics={"t": "*"}):
+        await asyncio.sleep(5)
+        assert broker.offsets["g", QUEUE] == 2
+        broker.crash(QUEUE, 4)
+        fill(broker, 1, b"new")
+        broker.come_up()
+        await asyncio.sleep(2)
+
+    assert got[6:] == [(2, b"old"), (3, b"old"), (4, b"new")]
+    assert broker.offsets["g", QUEUE] == 5
+
+
+async def test_a_lost_message_that_waits_to_be_tried_again_is_let_go_of(broker: FakeBroker, make: Make) -> None:
+    broker.create("t")
+    fill(broker, 3)
+    listener = Bodies(SUCCESS, SUCCESS, SUSPEND, SUSPEND)
+
+    async with make(listener, topics={"t": "*"}, suspend_s=2.0):
+        await asyncio.sleep(5)
+        broker.crash(QUEUE, 2)
+        fill(broker, 1, b"new")
+        broker.come_up()
+        await asyncio.sleep(5)
+
+    assert listener.got[-1] == (2, b"new")
+    assert listener.got.count((2, b"old")) == 2
+    assert broker.offsets["g", QUEUE] == 3
+    assert listener.attempts[-1] == 1
+
+
+async def test_a_reader_that_saw_several_starts_goes_back_as_far_as_it_takes(broker: FakeBroker, make: Make) -> None:
+    broker.create("t")
+    fill(broker, 4)
+    listener = Bodies()
+
+    async with make(listener, topics={"t": "*"}):
+        await asyncio.sleep(1)
+        broker.crash(QUEUE, 4)
+        broker.come_up()
+        fill(broker, 4, b"second")
+        await asyncio.sleep(1)
+        broker.crash(QUEUE, 2)  # the second start and a part of the first are gone
+        fill(broker, 8, b"third")
+        broker.come_up()
+        await asyncio.sleep(1)
+
+    assert listener.got[8:] == [(i, b"third") for i in range(2, 10)]
+    assert broker.offsets["g", QUEUE] == 10
+
+
+async def test_a_full_cache_does_not_keep_a_consumer_from_asking_whether_both_agree(
+    broker: FakeBroker, make: Make
+) -> None:
+    broker.create("t")
+    fill(broker, 10)
+    listener = Bodies(takes_s=100.0)
+
+    async with make(listener, topics={"t": "*"}, cache_messages=3, drain_s=0):
+        await asyncio.sleep(5)
+        before = len(broker.sent(Op.PULL))
+        broker.crash(QUEUE, 2)
+        broker.come_up()
+        await asyncio.sleep(1)
+        asked = broker.sent(Op.PULL)[before:]
+        assert [(r.payload.wait_ms, r.payload.max_bytes, r.payload.queues[0].queue_offset) for r in asked][:2] == [
+            (0, 1, 10),
+            (0, 1 << 20, 2),
+        ]
+
+
+async def test_a_queue_that_waits_at_a_gap_asks_a_broker_that_started_again_at_once(
+    broker: FakeBroker, make: Make
+) -> None:
+    broker.create("t")
+    fill(broker, 10)
+    broker.damaged[QUEUE] = range(3, 6)
+    listener = Bodies()
+
+    async with make(listener, topics={"t": "*"}):
+        await asyncio.sleep(40)  # it asks again at 65 s
+        broker.crash(QUEUE, 2)
+        del broker.damaged[QUEUE]
+        fill(broker, 1, b"new")
+        broker.come_up()
+        await asyncio.sleep(1)
+
+    assert listener.got[-1] == (2, b"new")
+    assert listener.times[-1] == 40.0
+
+
+async def test_progress_that_a_crash_took_from_the_broker_is_reported_again_also_by_a_queue_that_waits_at_a_gap(
+    broker: FakeBroker, make: Make
+) -> None:
+    broker.create("t")
+    fill(broker, 10)
+    broker.damaged[QUEUE] = range(3, 6)
+
+    async with make(topics={"t": "*"}):
+        await asyncio.sleep(4)  # no pull is under way
+        assert broker.offsets["g", QUEUE] == 3
+        broker.crash(QUEUE, 10)
+        broker.offsets["g", QUEUE] = 1
+        broker.come_up()
+        await asyncio.sleep(0.5)
+        assert broker.offsets["g", QUEUE] == 3
+
+
+async def test_an_answer_that_leads_nowhere_is_asked_for_again_after_a_pause() -> None:
+    broker = Scripted(PullResult(0, LogTruncated.code, 3, 0, 4, b"", "truncated"))
+    broker.create("t")
+    fill(broker, 4)
+    listener = Bodies()
+    consumer = Consumer(
+        "fake:1", group="g", listener=listener, topics={"t": "*"}, connect=broker.connect,
+        now=asyncio.get_running_loop().time,
+    )  # fmt: skip
+
+    async with consumer:
+        await asyncio.sleep(5)
+
+    assert [pull.queue_offset for pull in pulls(broker)][:2] == [0, 0]
+    assert listener.times == [3.0] * 4
+
+
+@pytest.mark.parametrize("takes_s", [0.0, 3.0], ids=["all done", "some held"])
+async def test_a_broker_that_only_says_where_its_queue_ends_has_it_asked_for_anew(
+    broker: FakeBroker, make: Make, takes_s: float
+) -> None:
+    broker.compares = False
+    broker.create("t")
+    fill(broker, 10)
+    broker.offsets["g", QUEUE] = 0
+    listener = Bodies(takes_s=takes_s)
+    consumer = make(listener, topics={"t": "*"})
+
+    async with consumer:
+        await asyncio.sleep(10)
+        broker.crash(QUEUE, 2)
+        broker.come_up()
+        await asyncio.sleep(10)
+        assert len(broker.sent(Op.ACQUIRE)) == 2
+        called = len(listener.calls)
+        broker.send("t", 0, b"new")
+        await asyncio.sleep(10)
+        assert listener.offsets[called:] == [2]
+        assert consumer.assignment == [QUEUE]
+
+    assert all(offset <= 3 for offset in progress(broker, since=10.0))
+    assert broker.offsets["g", QUEUE] == 3
+
+
+# Messages that the log lost before the group got them: the queue stops there, or goes on behind them if so told
+
+
+def overtaken(broker: FakeBroker, *, committed: int = 2, least: int = 5) -> None:
+    """Ten messages, of which retention has removed the first; the group was not done with those."""
+    broker.create("t")
+    for _ in range(10):
+        broker.send("t", 0, b"x")
+    broker.min_offsets[QUEUE] = least
+    broker.offsets["g", QUEUE] = committed
+
+
+# What an answer means
+@pytest.mark.parametrize(
+    ("result", "end"),
+    [
+        (PullResult(0, MessagesLost.code, 7, 7, 9, b""), 7),
+        (PullResult(0, MessagesLost.code, 4, 7, 9, b""), 7),
+        (PullResult(0, MessagesLost.code, 4, 4, 9, b""), None),
+        (PullResult(0, OffsetOutOfRange.code, 4, 7, 9, b""), 7),
+        (PullResult(0, OffsetOutOfRange.code, 4, 0, 3, b""), None),
+        (PullResult(0, Damaged.code, 6, 0, 9, b""), 6),
+        (PullResult(0, Damaged.code, 4, 0, 9, b""), None),
+        (PullResult(0, EMPTY, 6, 0, 9, b""), None),
+    ],
+)
+def test_a_gap_reaches_from_what_was_asked_for_to_what_can_be_read(result: PullResult, end: int | None) -> None:
+    assert gap_of(4, result) == (None if end is None else LogGap(result.status, 4, end))
+
+
+def test_a_gap_says_what_is_missing_why_and_what_to_do() -> None:
+    lost, damaged = LogGap(OffsetOutOfRange.code, 4, 7), LogGap(Damaged.code, 4, 5)
+    assert (str(lost), lost.count) == ("MESSAGES_LOST: offsets 4 to 6", 3)
+    assert (str(damaged), damaged.count) == ("DAMAGED: offsets 4 to 4", 1)
+    assert 'to go on at 7 without them, run with on_gap = "skip"' in lost.advice()
+    assert "damaged" in damaged.advice()
+
+
+def test_the_pauses_of_a_stopped_queue_grow_to_30_s_and_it_is_reported_every_5_minutes() -> None:
+    stopped, pauses, told = Stopped(LogGap(Damaged.code, 0, 1)), [], []
+    now = 0.0
+    while now < 700:
+        if stopped.found_again(now):
+            told.append(now)
+        pauses.append(stopped.pause_s)
+        now += stopped.pause_s
+    assert pauses[:5] == [5.0, 10.0, 20.0, 30.0, 30.0]
+    assert told == [0.0, 305.0, 605.0]
+
+
+# Stop
+async def test_a_queue_stops_at_lost_messages_keeps_its_lease_and_asks_again_with_growing_pauses(
+    broker: FakeBroker, make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    overtaken(broker)
+    listener = Recorder()
+    consumer = make(listener, topics={"t": "*"})
+
+    async with consumer:
+        await asyncio.sleep(100)
+        assert consumer.assignment == [QUEUE]
+        assert consumer.stopped_queues == {QUEUE: "MESSAGES_LOST: offsets 2 to 4"}
+
+    assert listener.calls == []
+    assert broker.times(Op.PULL) == [0.0, 5.0, 15.0, 35.0, 65.0, 95.0]
+    assert broker.times(Op.RENEW) == [1.0, 21.0, 41.0, 61.0, 81.0]
+    assert broker.offsets["g", QUEUE] == 2
+    assert caplog.text.count("queue.stopped") == 1
+    assert "queue=t/0 reason=MESSAGES_LOST from_offset=2 to_offset=4 count=3 advice=" in caplog.text
+
+
+async def test_only_the_queue_with_the_gap_stops(broker: FakeBroker, make: Make) -> None:
+    overtaken(broker)
+    broker.create("t", 2)
+    broker.send("t", 1, b"x")
+    listener = Recorder()
+
+    async with make(listener, topics={"t": "*"}):
+        await asyncio.sleep(3)
+
+    assert [(queue_id, offsets) for _, queue_id, offsets in listener.calls] == [(1, [0])]
+
+
+async def test_what_was_cached_before_a_damaged_range_is_delivered_and_committed_then_the_queue_stops(
+    broker: FakeBroker, make: Make
+) -> None:
+    broker.create("t")
+    for _ in range(10):
+        broker.send("t", 0, b"x")
+    broker.damaged[QUEUE] = range(3, 6)
+    listener = Recorder(takes_s=1.0)
+    consumer = make(listener, topics={"t": "*"})
+
+    async with consumer:
+        await asyncio.sleep(4)
+        assert consumer.stopped_queues == {QUEUE: "DAMAGED: offsets 3 to 5"}
+        assert listener.offsets == [0, 1, 2]
+        assert broker.offsets["g", QUEUE] == 3
+
+
+async def test_a_queue_whose_damage_was_repaired_goes_on_by_itself(
+    broker: FakeBroker, make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    broker.create("t")
+    for _ in range(4):
+        broker.send("t", 0, b"x")
+    broker.damaged[QUEUE] = range(1, 3)
+    listener = Recorder()
+    consumer = make(listener, topics={"t": "*"})
+
+    async with consumer:
+        await asyncio.sleep(7)
+        del broker.damaged[QUEUE]
+        await asyncio.sleep(10)
+        assert consumer.stopped_queues == {}
+
+    assert listener.offsets == [0, 1, 2, 3]
+    assert listener.times == [0.0, 15.0, 15.0, 15.0]
+    assert "queue.resumed" in caplog.text
+
+
+async def test_a_gap_that_grew_is_reported_again_and_asked_for_soon_again(
+    broker: FakeBroker, make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    overtaken(broker)
+    consumer = make(topics={"t": "*"})
+
+    async with consumer:
+        await asyncio.sleep(20)
+        broker.min_offsets[QUEUE] = 7
+        await asyncio.sleep(30)
+        assert consumer.stopped_queues == {QUEUE: "MESSAGES_LOST: offsets 2 to 6"}
+
+    assert broker.times(Op.PULL) == [0.0, 5.0, 15.0, 35.0, 40.0, 50.0]
+    assert caplog.text.count("queue.stopped") == 2
+
+
+async def test_a_reset_of_the_offset_ends_the_stop(broker: FakeBroker, make: Make) -> None:
+    overtaken(broker)
+    listener = Recorder()
+
+    async with make(listener, topics={"t": "*"}):
+        await asyncio.sleep(2)
+        broker.offsets["g", QUEUE] = 8  # which raises the epoch of the lease it touches
+        broker.free("g", QUEUE)
+        await asyncio.sleep(4)
+
+    assert listener.offsets == [8, 9]
+
+
+async def test_a_stopped_queue_is_handed_over_and_stopped_without_waiting_for_its_pause(
+    broker: FakeBroker, make: Make
+) -> None:
+    overtaken(broker)
+    consumer = make(topics={"t": "*"})
+
+    async with consumer:
+        await asyncio.sleep(40)  # it asks again at 65 s
+        broker.set_members("g", "a")
+        await asyncio.sleep(0.2)
+        assert consumer.assignment == []
+        assert consumer.stopped_queues == {}
+        assert broker.holder("g", QUEUE) is None
+        broker.set_members("g")
+        await asyncio.sleep(0.2)
+        assert consumer.assignment == [QUEUE]
+        before = asyncio.get_running_loop().time()
+    assert asyncio.get_running_loop().time() - before < 0.1
+    assert broker.offsets["g", QUEUE] == 2
+
+
+@pytest.mark.parametrize("on_gap", ["stop", "skip"])
+async def test_an_answer_about_a_gap_that_comes_after_the_queue_was_dropped_changes_nothing(
+    broker: FakeBroker, make: Make, caplog: pytest.LogCaptureFixture, on_gap: str
+) -> None:
+    overtaken(broker)
+    hold = broker.hold_reply(Op.PULL)
+    consumer = make(topics={"t": "*"}, on_gap=on_gap)
+
+    async with consumer:
+        await hold.reached.wait()
+        broker.set_members("g", "a")
+        await asyncio.sleep(0.2)
+        hold.let_go.set()
+        await asyncio.sleep(1)
+        assert (consumer.assignment, consumer.stopped_queues) == ([], {})
+
+    assert broker.offsets["g", QUEUE] == 2
+    assert "queue.stopped" not in caplog.text
+    assert "queue.gap_skipped" not in caplog.text
+
+
+# Skip
+async def test_a_consumer_that_is_told_to_skip_warns_and_goes_on_behind_the_gap(
+    broker: FakeBroker, make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    overtaken(broker)
+    listener = Recorder()
+
+    async with make(listener, topics={"t": "*"}, on_gap="skip"):
+        await asyncio.sleep(1)
+
+    assert asked(broker)[:2] == [2, 5]
+    assert listener.offsets == [5, 6, 7, 8, 9]
+    skipped = "queue.gap_skipped queue=t/0 reason=MESSAGES_LOST from_offset=2 to_offset=4 count=3 goes_on_at=5"
+    assert caplog.text.count(skipped) == 1
+
+
+async def test_progress_gets_across_a_gap_at_the_end_of_the_queue_also_behind_cached_messages(
+    broker: FakeBroker, make: Make
+) -> None:
+    broker.create("t")
+    for _ in range(6):
+        broker.send("t", 0, b"x")
+    broker.damaged[QUEUE] = range(3, 6)
+    listener = Recorder(takes_s=1.0)
+
+    async with make(listener, topics={"t": "*"}, on_gap="skip"):
+        await asyncio.sleep(2.5)
+        assert broker.offsets["g", QUEUE] == 2
+        await asyncio.sleep(1)
+        assert broker.offsets["g", QUEUE] == 6
+        broker.send("t", 0, b"x")
+        await asyncio.sleep(0.1)
+
+    assert listener.offsets == [0, 1, 2, 6]
+
+
+async def test_a_gap_with_nothing_cached_is_committed_at_once(broker: FakeBroker, make: Make) -> None:
+    broker.create("t")
+    broker.send("t", 0, b"x")
+    broker.damaged[QUEUE] = range(0, 1)
+
+    async with make(topics={"t": "*"}, on_gap="skip"):
+        await asyncio.sleep(0.3)
+        assert broker.offsets["g", QUEUE] == 1
+
+
+async def test_a_message_that_is_tried_again_before_a_gap_keeps_the_progress_before_it(
+    broker: FakeBroker, make: Make
+) -> None:
+    broker.create("t")
+    for _ in range(4):
+        broker.send("t", 0, b"x")
+    broker.damaged[QUEUE] = range(1, 3)
+    listener = Recorder(*[None] * 5)
+
+    async with make(listener, topics={"t": "*"}, on_gap="skip", suspend_s=1.0):
+        await asyncio.sleep(10)
+        assert set(listener.offsets) == {0}
+        assert broker.offsets["g", QUEUE] == 0
+        await asyncio.sleep(30)
+        assert listener.offsets[-2:] == [0, 3]
+        assert broker.offsets["g", QUEUE] == 4
+
+
+# Neither
+async def test_retention_between_finding_the_first_message_and_asking_for_it_is_no_gap(
+    broker: FakeBroker, make: Make
+) -> None:
+    overtaken(broker, least=3)
+    del broker.offsets["g", QUEUE]
+    hold = broker.hold_request(Op.PULL)
+    listener = Recorder()
+
+    async with make(listener, topics={"t": "*"}):
+        await hold.reached.wait()
+        broker.min_offsets[QUEUE] = 6
+        hold.let_go.set()
+        await asyncio.sleep(1)
+
+    assert listener.offsets == [6, 7, 8, 9]
+
+
+async def test_damage_without_an_end_is_asked_for_again_and_never_skipped(broker: FakeBroker, make: Make) -> None:
+    broker.create("t")
+    broker.send("t", 0, b"x")
+    broker.refuse[Op.PULL] = [Damaged("rot"), Internal("x")]
+    listener = Recorder()
+
+    async with make(listener, topics={"t": "*"}, on_gap="skip"):
+        await asyncio.sleep(7)
+
+    assert (listener.offsets, listener.times) == ([0], [6.0])
+
+
+async def test_other_queues_are_not_named_as_stopped(broker: FakeBroker, make: Make) -> None:
+    broker.create("t", 2)
+    consumer: Any = make(topics={"t": "*"})
+    assert consumer.stopped_queues == {}
+    async with consumer:
+        await asyncio.sleep(1)
+        assert consumer.stopped_queues == {}
+        assert consumer.assignment == [MessageQueue("t", 0), MessageQueue("t", 1)]

@@ -7,7 +7,6 @@ What failed is asked again: at once, with the next connection, or after a pause 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -32,10 +31,9 @@ from rmq.wire.protocol.ops.core import Op, Range
 from rmq.wire.protocol.ops.messages import OffsetAt
 
 from ..fake_broker import FakeBroker
-from ..recorder import QUEUE, Recorder, now
+from ..recorder import QUEUE, Make, Recorder, now
 
 pytestmark = [pytest.mark.virtual_time, pytest.mark.usefixtures("nothing_left_running")]
-Make = Callable[..., Consumer]
 QUEUE_PLAIN = MessageQueue("t", 0)
 NOON = "timestamp:2026-01-31T12:00Z"
 NOON_US = 1_769_860_800_000_000

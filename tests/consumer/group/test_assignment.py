@@ -13,7 +13,6 @@ One gate for each queue, for ever the same one.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -43,7 +42,7 @@ from rmq.wire.protocol.ops.core import NO_OFFSET, Grant, Op
 from ..fake_broker import FakeBroker, Held
 from ..fake_connection import FakeConnection
 from ..fetch.test_process_queue import made_plain
-from ..recorder import QUEUE, SUSPEND, Messages, Recorder, now
+from ..recorder import QUEUE, SUSPEND, Make, Messages, Recorder, now
 
 pytestmark = [pytest.mark.virtual_time, pytest.mark.usefixtures("nothing_left_running")]
 
@@ -375,7 +374,6 @@ def test_the_margin_is_a_second_and_never_the_whole_grace(grace_s: float, limit:
     assert silence_limit(grace_s) == limit
 
 
-Make = Callable[..., Consumer]
 EPS_LEASE_BEATS = 1e-3
 
 

@@ -28,12 +28,11 @@ from rmq.wire.protocol.hello import Limits
 from rmq.wire.protocol.ops.core import Op
 
 from ..fake_broker import FakeBroker
-from ..recorder import Make, Recorder
+from ..recorder import QUEUE, Make, Recorder
 
 pytestmark = [pytest.mark.virtual_time, pytest.mark.usefixtures("nothing_left_running")]
 
 Make_plain = Callable[..., Consumer]
-QUEUE = MessageQueue("t", 0)
 
 
 async def test_locks_are_renewed_at_1_21_and_41_s_in_one_request_for_all(broker: FakeBroker, make: Make_plain) -> None:

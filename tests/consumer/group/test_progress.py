@@ -7,7 +7,6 @@ What was done while the broker was away is said when a queue is given up, if the
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,16 +15,12 @@ from rmq.consumer import Consumer
 from rmq.consumer.group.assignment import Assignment
 from rmq.consumer.group.progress import AGREEING, agree
 from rmq.wire.errors import ConfigError, Fenced, Internal, LogTruncated, OffsetOutOfRange, RequestTimeout
-from rmq.wire.model import MessageQueue
 from rmq.wire.protocol.ops.core import NO_OFFSET, Op, Outcome, PullQueue, PullResult
 
 from ..fake_broker import FakeBroker
-from ..recorder import Recorder
+from ..recorder import QUEUE, Make, Recorder
 
 pytestmark = [pytest.mark.virtual_time, pytest.mark.usefixtures("nothing_left_running")]
-
-Make = Callable[..., Consumer]
-QUEUE = MessageQueue("t", 0)
 
 
 def commits(broker: FakeBroker) -> list[list[tuple[int, int]]]:
