@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,8 +80,12 @@ class FakeBroker(FakeLog):
         self.connections.append(connection)
         return connection
 
-    def create(self, topic: str, queues: int = 1) -> None:
-        """Make a topic, or have it grow; a group that waits for it reads new queues from their beginning."""
+    def create(self, topic: str, queues: int = 1, *, bodies: Sequence[bytes] = ()) -> None:
+        """
+        Make a topic, or have it grow; a group that waits for it reads new queues from their beginning.
+
+        ``bodies`` are sent to queue 0 as one batch.
+        """
         for queue_id in range(self._made.get(topic, 0), queues):
             for group in [
                 g for g, members in self.members.items() if any(self._subscribes(s, g, topic) for s in members)
@@ -91,6 +95,8 @@ class FakeBroker(FakeLog):
         info = self._info(topic)
         for connection in self.connections:
             connection.push(Push.TOPIC_CHANGED, info)
+        if bodies:
+            self.send(topic, 0, *bodies)
 
     def delete(self, topic: str, *, tell: bool = True) -> None:
         """A topic goes, with all that belongs to it; parked pulls are answered, and everybody is told."""

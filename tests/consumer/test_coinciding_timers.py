@@ -28,8 +28,7 @@ async def test_at_60_s_a_call_its_window_its_lease_and_its_renewal_end_together(
     The timer of a long call was set before that of the beat, that of a short one behind it: both orders are driven.
     Exactly 60 s is not more than 60 s, and exactly at its end a lease is still believed in: the turn goes on.
     """
-    broker.create("t")
-    broker.send("t", 0, *[b"x"] * 20)
+    broker.create("t", bodies=[b"x"] * 20)
     listener = Recorder(takes_s=takes_s)
 
     async with make(listener, topics={"t": "*"}, relock_first_s=15.0, relock_every_s=15.0):
@@ -48,8 +47,7 @@ async def test_at_60_s_a_call_its_window_its_lease_and_its_renewal_end_together(
 async def test_a_moment_before_or_behind_60_s_only_the_window_decides(
     broker: FakeBroker, make: Make, late_s: float, second: float
 ) -> None:
-    broker.create("t")
-    broker.send("t", 0, *[b"x"] * 3)
+    broker.create("t", bodies=[b"x"] * 3)
     listener = Recorder(takes_s=60.0 + late_s)
 
     async with make(listener, topics={"t": "*"}, relock_first_s=15.0, relock_every_s=15.0):

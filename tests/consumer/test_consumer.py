@@ -111,8 +111,7 @@ async def test_a_start_without_a_loop_fails_every_time_and_can_be_repeated_in_on
 
 
 async def test_subscribing_inside_the_context_begins_consumption(broker: FakeBroker, make: Make) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a")
+    broker.create("t", bodies=[b"a"])
     recorder = Recorder()
 
     async with make(recorder) as consumer:
@@ -138,8 +137,7 @@ async def test_only_wanted_tags_are_delivered_and_the_rest_is_passed(broker: Fak
 
 
 async def test_a_broker_that_comes_later_is_joined(broker: FakeBroker, make: Make) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a")
+    broker.create("t", bodies=[b"a"])
     broker.up = False
     recorder = Recorder()
 
@@ -199,8 +197,7 @@ async def test_a_clean_stop_is_one_request(broker: FakeBroker, make: Make) -> No
 
 
 async def test_running_calls_end_before_the_queues_are_given_back(broker: FakeBroker, make: Make) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a", b"b")
+    broker.create("t", bodies=[b"a", b"b"])
     recorder = Recorder(takes_s=10.0)
 
     async with make(recorder, topics={"t": "*"}) as consumer:
@@ -227,8 +224,7 @@ async def test_a_stop_ends_run(broker: FakeBroker, make: Make) -> None:
 
 
 async def test_a_listener_may_stop_its_own_consumer(broker: FakeBroker, make: Make) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a", b"b", b"c")
+    broker.create("t", bodies=[b"a", b"b", b"c"])
     seen: list[bytes] = []
 
     async def until_two(messages: Any, context: Any) -> ConsumeStatus:
@@ -257,8 +253,7 @@ async def test_cancelling_run_stops_the_consumer(broker: FakeBroker, make: Make)
 
 
 async def test_a_stop_that_is_cancelled_goes_on_in_the_background(broker: FakeBroker, make: Make) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a")
+    broker.create("t", bodies=[b"a"])
     consumer = make(Recorder(takes_s=10.0), topics={"t": "*"})
     async with consumer:
         await asyncio.sleep(1)
@@ -290,8 +285,7 @@ async def test_stopping_what_was_never_started_is_fine(make: Make) -> None:
 async def test_a_stop_during_a_hand_over_still_gives_everything_back_in_one_request(
     broker: FakeBroker, make: Make
 ) -> None:
-    broker.create("t", 2)
-    broker.send("t", 0, b"a")
+    broker.create("t", 2, bodies=[b"a"])
     recorder = Recorder(takes_s=10.0)
 
     async with make(recorder, topics={"t": "*"}) as consumer:
@@ -355,8 +349,7 @@ def joins(broker: FakeBroker) -> list[dict[str, str]]:
 async def test_without_the_last_subscription_everything_is_given_back_and_the_group_left(
     broker: FakeBroker, make: Make
 ) -> None:
-    broker.create("t", 2)
-    broker.send("t", 0, b"a")
+    broker.create("t", 2, bodies=[b"a"])
     consumer = make(topics={"t": "*"})
 
     async with consumer:
@@ -373,8 +366,7 @@ async def test_without_the_last_subscription_everything_is_given_back_and_the_gr
 
 
 async def test_until_its_running_call_has_ended_a_leaving_member_stays_alive(broker: FakeBroker, make: Make) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a")
+    broker.create("t", bodies=[b"a"])
     consumer = make(Recorder(takes_s=100.0), topics={"t": "*"})
 
     async with consumer:

@@ -294,8 +294,7 @@ def answers(broker: FakeBroker) -> list[RunningInfo]:
 async def test_a_push_is_answered_in_the_same_step_with_what_the_consumer_says_itself(
     broker: FakeBroker, make: Make, nothing_left_running: None
 ) -> None:
-    broker.create("t", 2)
-    broker.send("t", 0, *[b"x"] * 5)
+    broker.create("t", 2, bodies=[b"x"] * 5)
     async with make(Recorder(takes_s=10.0), topics={"t": "*"}, batch=2) as consumer:
         await asyncio.sleep(3)
         broker.connections[0].push(Push.RUNNING_INFO, (17, "g"))
@@ -313,8 +312,7 @@ async def test_a_push_is_answered_in_the_same_step_with_what_the_consumer_says_i
 
 
 async def test_a_failing_message_and_its_next_delivery_are_told(broker: FakeBroker, make: Make) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"bad")
+    broker.create("t", bodies=[b"bad"])
     async with make(Recorder(SUSPEND, SUSPEND, SUCCESS), topics={"t": "*"}, suspend_s=1.0) as consumer:
         await asyncio.sleep(0.25)
         (queue,) = consumer.running_info()["queues"]
@@ -456,8 +454,7 @@ def test_topics_are_kept_apart_and_named_with_their_group() -> None:
 
 
 async def test_a_consumer_tells_what_it_did_by_topic_and_group(broker: FakeBroker, make: Make) -> None:
-    broker.create("t", 2)
-    broker.send("t", 0, *[b"x"] * 6)
+    broker.create("t", 2, bodies=[b"x"] * 6)
     broker.send("t", 1, *[b"x"] * 6)
     consumer = make(Recorder(SUSPEND, None, takes_s=0.5), topics={"t": "*"}, batch=3)
     assert consumer.statistics() == {}

@@ -182,8 +182,7 @@ async def test_while_the_interpreter_exits_no_call_begins_and_none_fails(
 
 # The list of messages
 async def test_messages_a_listener_took_out_of_its_list_are_given_again_too(broker: FakeBroker, make: Make) -> None:
-    broker.create("t")
-    broker.send("t", 0, *[b"x"] * 10)
+    broker.create("t", bodies=[b"x"] * 10)
     done: list[int] = []
 
     async def pop(messages: Messages, context: ConsumeContext) -> ConsumeStatus:
@@ -220,8 +219,7 @@ def _turn_round(messages: Messages) -> None:
 async def test_a_changed_list_changes_nothing_of_what_is_given_again(
     broker: FakeBroker, make: Make, change: Any, threaded: bool, raises: bool
 ) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a", b"b", b"c", b"d")
+    broker.create("t", bodies=[b"a", b"b", b"c", b"d"])
     calls: list[list[tuple[int, int]]] = []
 
     def plain(messages: Messages, context: ConsumeContext) -> ConsumeStatus:
@@ -245,8 +243,7 @@ async def test_a_changed_list_changes_nothing_of_what_is_given_again(
 
 # Exceptions
 async def test_stop_iteration_of_a_plain_function_is_a_failure_like_any_other(broker: FakeBroker, make: Make) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a")
+    broker.create("t", bodies=[b"a"])
     attempts: list[int] = []
 
     def listener(messages: Messages, context: ConsumeContext) -> ConsumeStatus:
@@ -262,8 +259,7 @@ async def test_stop_iteration_of_a_plain_function_is_a_failure_like_any_other(br
 
 @pytest.mark.parametrize("awaits", [False, True])
 async def test_a_listener_that_cancels_its_own_task_stops_nothing(broker: FakeBroker, make: Make, awaits: bool) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a", b"b")
+    broker.create("t", bodies=[b"a", b"b"])
     calls: list[tuple[int, int]] = []
 
     async def listener(messages: Messages, context: ConsumeContext) -> ConsumeStatus:
@@ -318,8 +314,7 @@ async def test_a_listener_that_cancels_its_own_task_in_the_last_call_of_a_queue_
     broker: FakeBroker, make: Make, abandoned: int, status: ConsumeStatus, lost: bool
 ) -> None:
     """Behind that call the owner may have nothing to wait for, where the cancellation would meet it."""
-    broker.create("t")
-    broker.send("t", 0, b"a")
+    broker.create("t", bodies=[b"a"])
     broker.suspicions["g", QUEUE] = (abandoned, 0, 1 if abandoned else -1)
 
     async def listener(messages: Messages, context: ConsumeContext) -> ConsumeStatus:
@@ -344,8 +339,7 @@ async def test_a_listener_that_cancels_its_own_task_in_the_last_call_of_a_queue_
 async def test_a_listener_that_cancels_its_own_task_and_fails_is_counted_and_waits_as_any_other(
     broker: FakeBroker, make: Make, max_attempts: int, attempts: list[int], dead: list[int]
 ) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a")
+    broker.create("t", bodies=[b"a"])
     calls: list[tuple[float, int]] = []
 
     async def listener(messages: Messages, context: ConsumeContext) -> ConsumeStatus:
@@ -381,8 +375,7 @@ async def test_a_task_that_somebody_else_cancels_is_a_failure_of_the_consumer(
 
 
 async def test_the_end_of_the_loop_ends_a_running_call_and_everything_else(broker: FakeBroker, make: Make) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a")
+    broker.create("t", bodies=[b"a"])
     before = asyncio.all_tasks()
 
     async def listener(messages: Messages, context: ConsumeContext) -> ConsumeStatus:
@@ -406,8 +399,7 @@ async def test_the_end_of_the_loop_ends_a_running_call_and_everything_else(broke
 async def test_a_pause_that_is_no_number_is_left_out_with_one_warning(
     broker: FakeBroker, make: Make, caplog: pytest.LogCaptureFixture, pause: Any
 ) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a")
+    broker.create("t", bodies=[b"a"])
     times: list[float] = []
 
     async def listener(messages: Messages, context: ConsumeContext) -> ConsumeStatus:
@@ -425,8 +417,7 @@ async def test_a_pause_that_is_no_number_is_left_out_with_one_warning(
 async def test_a_rollback_with_auto_commit_on_commits_nothing_and_is_warned_of_once(
     broker: FakeBroker, make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a", b"b")
+    broker.create("t", bodies=[b"a", b"b"])
     listener = Recorder(ROLLBACK, ROLLBACK)
 
     async with make(listener, topics={"t": "*"}):
@@ -461,8 +452,7 @@ class Noting:
 
 
 async def test_hooks_run_in_the_order_they_were_added_around_the_call(broker: FakeBroker, make: Make) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a")
+    broker.create("t", bodies=[b"a"])
     notes: list[str] = []
 
     async def listener(messages: Messages, context: ConsumeContext) -> ConsumeStatus:
@@ -504,8 +494,7 @@ async def test_a_hook_is_told_what_came_of_the_call(
     broker: FakeBroker, make: Make, answer: Any, takes_s: float, expected: tuple[ConsumeStatus | None, ResultType, bool]
 ) -> None:
     _, result, success = expected
-    broker.create("t")
-    broker.send("t", 0, b"a", b"b")
+    broker.create("t", bodies=[b"a", b"b"])
     hook = Noting("hook", [])
     consumer = make(Recorder(answer, takes_s=takes_s), topics={"t": "*"}, batch=2, consume_timeout_s=2.0)
     consumer.add_hook(hook)
@@ -549,8 +538,7 @@ async def test_what_a_hook_raises_is_logged_and_changes_nothing(
 
         after = before
 
-    broker.create("t")
-    broker.send("t", 0, *[b"x"] * 8)
+    broker.create("t", bodies=[b"x"] * 8)
     hook, listener = Noting("hook", []), Recorder()
     consumer = make(listener, topics={"t": "*"})
     consumer.add_hook(Broken())
@@ -574,8 +562,7 @@ async def test_a_hook_may_have_one_of_the_two_and_may_come_while_the_consumer_ru
         def after(self, info: CallInfo) -> None:
             self.seen.append(info.messages[0].queue_offset)
 
-    broker.create("t")
-    broker.send("t", 0, b"a")
+    broker.create("t", bodies=[b"a"])
     consumer = make(Recorder(takes_s=1.0), topics={"t": "*"})
     async with consumer:
         await asyncio.sleep(1.5)

@@ -51,8 +51,7 @@ async def test_a_queue_that_is_not_pulled_learns_at_once_that_its_lease_was_ende
 
 
 async def test_a_running_call_learns_at_once_that_its_lease_was_ended(broker: FakeBroker, make: Make) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"x")
+    broker.create("t", bodies=[b"x"])
     lost_after: list[float] = []
 
     async def listener(messages: Messages, context: ConsumeContext) -> ConsumeStatus:
@@ -108,8 +107,7 @@ async def test_a_running_call_has_the_time_to_drain_and_no_more(
     broker: FakeBroker, make: Make, drain_s: float, stopped_at: float, committed: int
 ) -> None:
     """RocketMQ waits 0 s unless told otherwise; here 30 s."""
-    broker.create("t")
-    broker.send("t", 0, b"a", b"b")
+    broker.create("t", bodies=[b"a", b"b"])
     listener = Recorder(takes_s=1.0)
     consumer = make(listener, topics={"t": "*"}, drain_s=drain_s)
 
@@ -146,8 +144,7 @@ async def test_nothing_is_asked_after_the_request_that_commits_unlocks_and_leave
 async def test_a_stop_that_has_to_wait_for_a_call_is_announced_first_and_after_every_reconnect(
     broker: FakeBroker, make: Make
 ) -> None:
-    broker.create("t", 2)
-    broker.send("t", 0, b"a")
+    broker.create("t", 2, bodies=[b"a"])
     consumer = make(Recorder(takes_s=10.0), topics={"t": "*"}, relock_first_s=20.0)
 
     async with consumer:
@@ -167,8 +164,7 @@ async def test_a_stop_that_has_to_wait_for_a_call_is_announced_first_and_after_e
 
 
 async def test_a_stop_that_waits_for_nothing_announces_nothing(broker: FakeBroker, make: Make) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a")
+    broker.create("t", bodies=[b"a"])
 
     async with make(Recorder(), topics={"t": "*"}):
         await asyncio.sleep(0.5)
@@ -178,8 +174,7 @@ async def test_a_stop_that_waits_for_nothing_announces_nothing(broker: FakeBroke
 
 
 async def test_a_second_stop_does_nothing_and_one_beside_the_first_waits_for_it(broker: FakeBroker, make: Make) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a")
+    broker.create("t", bodies=[b"a"])
     consumer = make(Recorder(takes_s=3.0), topics={"t": "*"})
 
     async with consumer:
@@ -194,8 +189,7 @@ async def test_a_second_stop_does_nothing_and_one_beside_the_first_waits_for_it(
 
 
 async def test_a_stop_during_the_pause_of_a_failed_message_waits_for_nothing(broker: FakeBroker, make: Make) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a")
+    broker.create("t", bodies=[b"a"])
     consumer = make(Recorder(*[SUSPEND] * 9), topics={"t": "*"}, suspend_s=30.0)
 
     async with consumer:
@@ -207,8 +201,7 @@ async def test_a_stop_during_the_pause_of_a_failed_message_waits_for_nothing(bro
 
 
 async def test_a_stop_of_a_queue_that_stands_still_waits_for_nothing(broker: FakeBroker, make: Make) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a")
+    broker.create("t", bodies=[b"a"])
     broker.suspicions["g", QUEUE] = (5, 0, 1)
     consumer = make(Recorder(), topics={"t": "*"})
 
@@ -232,8 +225,7 @@ async def listener(messages: Any, context: Any) -> ConsumeStatus:
 async def test_a_connection_lost_during_the_last_request_is_waited_for_and_the_request_sent_again(
     broker: FakeBroker, make: Make
 ) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a")
+    broker.create("t", bodies=[b"a"])
     hold = broker.hold_request(Op.LEAVE)
     consumer = make(Recorder(), topics={"t": "*"}, commit_every_s=5)
 
@@ -267,8 +259,7 @@ async def test_a_stop_while_disconnected_waits_for_the_broker_and_then_gives_up(
 async def test_a_reconnect_during_the_drain_keeps_the_leases_until_the_call_has_ended(
     broker: FakeBroker, make: Make
 ) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a")
+    broker.create("t", bodies=[b"a"])
     consumer = make(Recorder(takes_s=10.0), topics={"t": "*"})
 
     async with consumer:
@@ -354,8 +345,7 @@ async def test_a_queue_that_could_not_be_pulled_without_a_connection_is_not_take
 
 
 async def test_a_lease_the_broker_does_not_list_is_lost_and_begun_anew(broker: FakeBroker, make: Make) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a", b"b", b"c")
+    broker.create("t", bodies=[b"a", b"b", b"c"])
     recorder = Recorder(takes_s=2.0)
 
     async with make(recorder, topics={"t": "*"}):
@@ -406,8 +396,7 @@ async def test_a_lease_listed_that_we_neither_have_nor_want_is_given_back(broker
 async def test_a_connection_without_answers_stops_the_turns_before_the_grace_is_over(
     broker: FakeBroker, make: Make
 ) -> None:
-    broker.create("t")
-    broker.send("t", 0, *[b"x"] * 100)
+    broker.create("t", bodies=[b"x"] * 100)
     recorder = Recorder(takes_s=1.0)
 
     async with make(recorder, topics={"t": "*"}):
@@ -517,8 +506,7 @@ async def test_a_topic_of_the_new_store_is_consumed_whatever_generations_the_old
         await asyncio.sleep(1)
         go_down_for_another(broker, store_id=77)
         broker.generations["t"] = 1
-        broker.create("t")
-        broker.send("t", 0, b"a")
+        broker.create("t", bodies=[b"a"])
         broker.come_up()
         await asyncio.sleep(2)
         assert consumer.assignment == QUEUES[:1]
@@ -535,8 +523,7 @@ async def test_a_group_that_begins_at_the_end_begins_at_the_end_of_the_new_store
     async with make(recorder, topics={"t": "*"}, start_from="last"):
         await asyncio.sleep(1)
         go_down_for_another(broker, store_id=77)
-        broker.create("t")
-        broker.send("t", 0, b"before")
+        broker.create("t", bodies=[b"before"])
         broker.come_up()
         await asyncio.sleep(2)
         broker.send("t", 0, b"after")
@@ -549,15 +536,13 @@ async def test_a_group_that_begins_at_the_end_begins_at_the_end_of_the_new_store
 async def test_a_call_that_runs_while_the_store_changes_counts_for_nothing_in_the_new_one(
     broker: FakeBroker, make: Make
 ) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"old")
+    broker.create("t", bodies=[b"old"])
     recorder = Bodies(takes_s=3.0)
 
     async with make(recorder, topics={"t": "*"}):
         await asyncio.sleep(1)  # the listener has it
         go_down_for_another(broker, store_id=77)
-        broker.create("t")
-        broker.send("t", 0, b"new")
+        broker.create("t", bodies=[b"new"])
         broker.come_up()
         await asyncio.sleep(4)
         assert broker.offsets.get(("g", QUEUES[0]), 0) == 0

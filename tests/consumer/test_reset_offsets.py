@@ -29,8 +29,7 @@ def reset(broker: FakeBroker, queue_offset: int) -> None:
 async def test_an_idle_queue_goes_on_at_the_new_offset_at_once(
     broker: FakeBroker, make: Make, to: int, delivered: list[int]
 ) -> None:
-    broker.create("t")
-    broker.send("t", 0, *[b"x"] * 4)
+    broker.create("t", bodies=[b"x"] * 4)
     listener = Recorder()
 
     async with make(listener, topics={"t": "*"}):
@@ -46,8 +45,7 @@ async def test_an_idle_queue_goes_on_at_the_new_offset_at_once(
 
 async def test_a_call_of_a_queue_that_is_being_handed_over_is_told_too(broker: FakeBroker, make: Make) -> None:
     """Nobody pulls such a queue any more, and another member takes it at once."""
-    broker.create("t")
-    broker.send("t", 0, b"a")
+    broker.create("t", bodies=[b"a"])
     told: list[tuple[float, bool]] = []
 
     async def listener(messages: Messages, context: ConsumeContext) -> ConsumeStatus:
@@ -89,8 +87,7 @@ async def test_a_queue_that_a_broker_keeps_for_us_under_an_unknown_epoch_is_give
 async def test_a_running_call_is_told_commits_nothing_and_the_queue_begins_at_the_new_offset_when_it_has_ended(
     broker: FakeBroker, make: Make, to: int
 ) -> None:
-    broker.create("t")
-    broker.send("t", 0, *[b"x"] * 10)
+    broker.create("t", bodies=[b"x"] * 10)
     calls: list[tuple[float, int]] = []
     told: list[float] = []
 
@@ -124,8 +121,7 @@ def _epoch(payload: Any) -> int:
 async def test_a_queue_without_a_parked_pull_learns_of_it_by_its_next_report_or_renewal(
     broker: FakeBroker, make: Make, held_back: str
 ) -> None:
-    broker.create("t")
-    broker.send("t", 0, *[b"x"] * 10)
+    broker.create("t", bodies=[b"x"] * 10)
     listener = Recorder(takes_s=2.0)
     consumer = make(listener, topics={"t": "*"}, cache_messages=3)
 
@@ -149,8 +145,7 @@ async def test_a_queue_without_a_parked_pull_learns_of_it_by_its_next_report_or_
 
 
 async def test_a_reset_while_the_request_for_the_lock_is_on_its_way_is_honoured(broker: FakeBroker, make: Make) -> None:
-    broker.create("t")
-    broker.send("t", 0, *[b"x"] * 4)
+    broker.create("t", bodies=[b"x"] * 4)
     broker.offsets["g", QUEUE] = 3
     hold = broker.hold_reply(Op.ACQUIRE)
     listener = Recorder()

@@ -55,8 +55,7 @@ async def run(consumer: Any, *signals: float, number: signal.Signals = signal.SI
 async def test_a_signal_lets_the_running_call_end_and_commits_and_unlocks_and_run_returns(
     broker: FakeBroker, make: Make, number: signal.Signals
 ) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a", b"b")
+    broker.create("t", bodies=[b"a", b"b"])
     listener = Recorder(takes_s=5.0)
 
     await run(make(listener, topics={"t": "*"}), 1.0, number=number)
@@ -71,8 +70,7 @@ async def test_a_signal_lets_the_running_call_end_and_commits_and_unlocks_and_ru
 async def test_a_call_that_outlasts_the_drain_is_cancelled_and_its_queue_unlocked(
     broker: FakeBroker, make: Make
 ) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a")
+    broker.create("t", bodies=[b"a"])
 
     await run(make(Recorder(takes_s=100.0), topics={"t": "*"}, drain_s=7.0), 1.0)
 
@@ -84,8 +82,7 @@ async def test_a_call_that_outlasts_the_drain_is_cancelled_and_its_queue_unlocke
 async def test_a_signal_before_the_first_assignment_ends_it_when_the_request_is_answered(
     broker: FakeBroker, make: Make
 ) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a")
+    broker.create("t", bodies=[b"a"])
     hold, listener = broker.hold_request(Op.ACQUIRE), Recorder()
     running = asyncio.create_task(run(make(listener, topics={"t": "*"}), 0.5))
 
@@ -117,8 +114,7 @@ async def test_a_signal_while_connecting_to_a_broker_that_is_away_ends_it_at_onc
 
 
 async def test_a_signal_during_a_commit_waits_for_its_answer_and_loses_nothing(broker: FakeBroker, make: Make) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a", b"b", b"c")
+    broker.create("t", bodies=[b"a", b"b", b"c"])
     hold = broker.hold_reply(Op.COMMIT)
     running = asyncio.create_task(run(make(Recorder(takes_s=1.0), topics={"t": "*"}, commit_every_s=0.5), 1.7))
 
@@ -133,8 +129,7 @@ async def test_a_signal_during_a_commit_waits_for_its_answer_and_loses_nothing(b
 async def test_a_signal_while_the_broker_is_away_ends_the_call_and_then_waits_for_one_answer_only(
     broker: FakeBroker, make: Make
 ) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a")
+    broker.create("t", bodies=[b"a"])
     listener = Recorder(takes_s=3.0)
     running = asyncio.create_task(run(make(listener, topics={"t": "*"}), 1.0))
     await asyncio.sleep(0.5)
@@ -147,8 +142,7 @@ async def test_a_signal_while_the_broker_is_away_ends_the_call_and_then_waits_fo
 
 
 async def test_a_broker_that_comes_back_while_the_call_ends_is_told_everything(broker: FakeBroker, make: Make) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a")
+    broker.create("t", bodies=[b"a"])
     running = asyncio.create_task(run(make(Recorder(takes_s=5.0), topics={"t": "*"}), 1.0))
     await asyncio.sleep(0.5)
     broker.go_down()
@@ -169,8 +163,7 @@ async def test_a_broker_that_comes_back_while_the_call_ends_is_told_everything(b
 async def test_a_second_signal_cancels_the_running_call_and_unlocks(
     broker: FakeBroker, make: Make, settings: dict[str, Any]
 ) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a", b"b")
+    broker.create("t", bodies=[b"a", b"b"])
     listener = Recorder(takes_s=20.0)
 
     await run(make(listener, topics={"t": "*"}, **settings), 1.0, 3.0)
@@ -181,8 +174,7 @@ async def test_a_second_signal_cancels_the_running_call_and_unlocks(
 
 
 async def test_signals_that_come_together_are_one(broker: FakeBroker, make: Make) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a")
+    broker.create("t", bodies=[b"a"])
 
     await run(make(Recorder(takes_s=5.0), topics={"t": "*"}), 1.0, 1.01, 1.09)
 
@@ -191,8 +183,7 @@ async def test_signals_that_come_together_are_one(broker: FakeBroker, make: Make
 
 
 async def test_after_the_second_signal_the_next_does_what_it_did_before(broker: FakeBroker, make: Make) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a")
+    broker.create("t", bodies=[b"a"])
 
     async def stubborn(messages: Any, context: Any) -> None:
         for _ in range(2):
@@ -265,8 +256,7 @@ async def test_a_consumer_that_was_told_to_leave_signals_alone_does(broker: Fake
 
 
 async def test_a_signal_stops_every_consumer_of_the_program(broker: FakeBroker, make: Make) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a")
+    broker.create("t", bodies=[b"a"])
     busy, idle = make(Recorder(takes_s=5.0), topics={"t": "*"}), make(group="h", topics={"t": "*"})
 
     await asyncio.gather(run(busy, 1.0), run(idle))
@@ -282,8 +272,7 @@ async def test_a_signal_stops_every_consumer_of_the_program(broker: FakeBroker, 
 async def test_a_signal_ends_the_iteration_after_the_batch_in_hand_which_is_done(
     broker: FakeBroker, pull: MakePull, number: signal.Signals
 ) -> None:
-    broker.create("t")
-    broker.send("t", 0, *[b"x"] * 6)
+    broker.create("t", bodies=[b"x"] * 6)
     found = []
 
     async with pull(batch=2) as consumer:
@@ -334,8 +323,7 @@ async def test_a_signal_while_a_poll_waits_for_a_broker_that_is_away_ends_it_at_
 async def test_a_loop_of_polls_and_commits_ends_cleanly_by_a_signal_at_any_moment(
     broker: FakeBroker, pull: MakePull, after_s: float, work_s: float
 ) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a", b"b", b"c")
+    broker.create("t", bodies=[b"a", b"b", b"c"])
     signalling = asyncio.create_task(send_signal(after_s))
     done = 0
 
@@ -354,8 +342,7 @@ async def test_a_loop_of_polls_and_commits_ends_cleanly_by_a_signal_at_any_momen
 async def test_an_iteration_that_a_stop_of_another_task_ends_makes_the_batch_in_hand_done(
     broker: FakeBroker, pull: MakePull
 ) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a", b"b")
+    broker.create("t", bodies=[b"a", b"b"])
     consumer = pull(batch=1)
     consumer.start()
 
@@ -369,8 +356,7 @@ async def test_an_iteration_that_a_stop_of_another_task_ends_makes_the_batch_in_
 
 
 async def test_a_commit_after_a_stop_reports_once_what_was_not_committed(broker: FakeBroker, pull: MakePull) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a", b"b")
+    broker.create("t", bodies=[b"a", b"b"])
     async with pull(batch=1, auto_commit_every_s=0) as consumer:
         assert await consumer.poll()
         await consumer.commit()
@@ -386,8 +372,7 @@ async def test_a_commit_after_a_stop_reports_once_what_was_not_committed(broker:
 async def test_a_commit_after_a_stop_that_the_broker_did_not_answer_does_not_count(
     broker: FakeBroker, pull: MakePull
 ) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a")
+    broker.create("t", bodies=[b"a"])
     consumer = pull(batch=1, auto_commit_every_s=0)
     consumer.start()
     assert await consumer.poll()
@@ -401,8 +386,7 @@ async def test_a_commit_after_a_stop_that_the_broker_did_not_answer_does_not_cou
 
 
 async def test_a_commit_after_a_stop_that_was_fenced_reports_that(broker: FakeBroker, pull: MakePull) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a")
+    broker.create("t", bodies=[b"a"])
     consumer = pull(batch=1, auto_commit_every_s=0)
     consumer.start()
     assert await consumer.poll()
@@ -438,8 +422,7 @@ async def test_a_signal_while_a_hook_runs_is_announced_too(broker: FakeBroker, p
 async def test_a_second_signal_cancels_the_task_that_polls_and_its_batch_is_not_done(
     broker: FakeBroker, pull: MakePull
 ) -> None:
-    broker.create("t")
-    broker.send("t", 0, *[b"x"] * 6)
+    broker.create("t", bodies=[b"x"] * 6)
     signalling = [asyncio.create_task(send_signal(after_s)) for after_s in (1.0, 3.0)]
 
     async def poll() -> None:

@@ -122,8 +122,7 @@ async def test_a_broker_that_has_too_much_to_do_is_asked_again_after_100_ms(
     broker: FakeBroker, make: Make, times: int
 ) -> None:
     """RocketMQ waits 20 ms after such an answer."""
-    broker.create("t")
-    broker.send("t", 0, b"a")
+    broker.create("t", bodies=[b"a"])
     broker.refuse[Op.PULL] = [TooManyInFlight("busy")] * times
     listener = Recorder()
 

@@ -51,7 +51,7 @@ def topic_plain(request: pytest.FixtureRequest) -> str:
     return name[-100:]
 
 
-class Heard_plain:
+class Heard:
     """
     A listener that notes what it got; ``then`` is done at the message with that number, before it returns.
 
@@ -88,7 +88,7 @@ def test_names_and_arguments_are_those_of_the_other_consumer() -> None:
 
 def test_a_listener_consumes_and_stops_the_consumer(broker: BrokerThread, topic_plain: str) -> None:
     sent = send_plain(broker, topic_plain)
-    heard = Heard_plain(lambda: running.stop())
+    heard = Heard(lambda: running.stop())
 
     running = Consumer(broker.address, group=topic_plain, listener=heard)
     with running:
@@ -103,7 +103,7 @@ def test_a_listener_consumes_and_stops_the_consumer(broker: BrokerThread, topic_
 def test_what_was_consumed_is_committed_by_the_stop(broker: BrokerThread, topic_plain: str) -> None:
     sent = send_plain(broker, topic_plain, 3)
     for _ in range(2):
-        heard = Heard_plain()
+        heard = Heard()
         running = Consumer(broker.address, group=topic_plain, listener=heard, topics={topic_plain: "*"})
         heard.then = running.stop
         with running:
@@ -113,7 +113,7 @@ def test_what_was_consumed_is_committed_by_the_stop(broker: BrokerThread, topic_
 
 
 def test_a_listener_may_stop_it_before_run_is_called(broker: BrokerThread, topic_plain: str) -> None:
-    sent, heard = send_plain(broker, topic_plain), Heard_plain()
+    sent, heard = send_plain(broker, topic_plain), Heard()
     running = Consumer(broker.address, group=topic_plain, listener=heard, topics={topic_plain: "*"})
     heard.then = running.stop
 
@@ -129,7 +129,7 @@ def test_a_listener_may_stop_it_before_run_is_called(broker: BrokerThread, topic
 def test_a_coroutine_listener_runs_on_the_loop_and_may_use_all_calls_that_do_not_wait(
     broker: BrokerThread, topic_plain: str
 ) -> None:
-    sent, heard, seen = send_plain(broker, topic_plain), Heard_plain(), {}
+    sent, heard, seen = send_plain(broker, topic_plain), Heard(), {}
 
     async def listener(messages: list[StoredMessage], context: ConsumeContext) -> ConsumeStatus:
         heard(messages, context)
@@ -179,7 +179,7 @@ def test_another_thread_stops_it_and_waits_for_the_end_of_calls(broker: BrokerTh
 def test_it_is_paused_looked_at_and_resumed_while_it_runs(broker: BrokerThread, topic_plain: str) -> None:
     sent = send_plain(broker, topic_plain)
     done = threading.Event()
-    heard = Heard_plain(done.set)
+    heard = Heard(done.set)
 
     running = Consumer(broker.address, group=topic_plain, listener=heard)
     with running:
@@ -201,7 +201,7 @@ def test_it_is_paused_looked_at_and_resumed_while_it_runs(broker: BrokerThread, 
 
 def test_hooks_are_called(broker: BrokerThread, topic_plain: str) -> None:
     send_plain(broker, topic_plain, 1)
-    heard = Heard_plain(lambda: running.stop(), at=1)
+    heard = Heard(lambda: running.stop(), at=1)
     called: list[str] = []
 
     class Hook:
@@ -220,7 +220,7 @@ def test_hooks_are_called(broker: BrokerThread, topic_plain: str) -> None:
 
 
 def test_before_the_start_and_after_the_stop_it_still_answers(broker: BrokerThread, topic_plain: str) -> None:
-    running = Consumer(broker.address, group=topic_plain, listener=Heard_plain())
+    running = Consumer(broker.address, group=topic_plain, listener=Heard())
     assert (running.statistics(), running.running_info(), running.assignment) == ({}, {}, [])
     running.subscribe(topic_plain)
     running.start()
@@ -237,7 +237,7 @@ def test_before_the_start_and_after_the_stop_it_still_answers(broker: BrokerThre
 
 
 def test_it_runs_once(broker: BrokerThread, topic_plain: str) -> None:
-    running = Consumer(broker.address, group=topic_plain, listener=Heard_plain(), topics={topic_plain: "*"})
+    running = Consumer(broker.address, group=topic_plain, listener=Heard(), topics={topic_plain: "*"})
     running.stop()
 
     for again in (running.run, running.start):
@@ -247,8 +247,8 @@ def test_it_runs_once(broker: BrokerThread, topic_plain: str) -> None:
 
 def test_mistakes_are_told_at_once(broker: BrokerThread, topic_plain: str) -> None:
     with pytest.raises(ConfigError, match="a consumer needs a group"):
-        Consumer(broker.address, listener=Heard_plain())
-    running = Consumer(broker.address, group=topic_plain, listener=Heard_plain())
+        Consumer(broker.address, listener=Heard())
+    running = Consumer(broker.address, group=topic_plain, listener=Heard())
     with pytest.raises(ConfigError, match="call subscribe"):
         running.run()
     with pytest.raises(ConfigError):
@@ -260,13 +260,13 @@ def test_what_ends_the_consumer_is_raised_by_run_or_at_the_end_of_the_block(
     broker: BrokerThread, topic_plain: str
 ) -> None:
     settings = {"group": topic_plain, "topics": {topic_plain: "*"}}
-    with Consumer(broker.address, listener=Heard_plain(), **settings) as first:
+    with Consumer(broker.address, listener=Heard(), **settings) as first:
         eventually(lambda: bool(first.assignment) or bool(first.running_info()), "the first member")
         eventually(lambda: _has_joined(broker, topic_plain), "the first member")
         other = {**settings, "strategy": "circle"}
         with pytest.raises(GroupMismatch):
-            Consumer(broker.address, listener=Heard_plain(), **other).run()
-        with pytest.raises(GroupMismatch), Consumer(broker.address, listener=Heard_plain(), **other) as second:
+            Consumer(broker.address, listener=Heard(), **other).run()
+        with pytest.raises(GroupMismatch), Consumer(broker.address, listener=Heard(), **other) as second:
             eventually(lambda: second._consumer._error is not None, "the refusal")
             second.stop()
 
@@ -285,7 +285,7 @@ def _has_joined(broker: BrokerThread, group: str) -> bool:
 
 
 async def test_in_a_running_loop_it_is_refused(broker: BrokerThread, topic_plain: str) -> None:
-    running = Consumer(broker.address, group=topic_plain, listener=Heard_plain(), topics={topic_plain: "*"})
+    running = Consumer(broker.address, group=topic_plain, listener=Heard(), topics={topic_plain: "*"})
 
     for use in (running.start, running.run, running.stop, running.__enter__):
         with pytest.raises(RuntimeError, match=r"use rmq\.consumer\.Consumer with it"):
@@ -293,7 +293,7 @@ async def test_in_a_running_loop_it_is_refused(broker: BrokerThread, topic_plain
 
 
 def test_one_that_nobody_refers_to_stops(broker: BrokerThread, topic_plain: str) -> None:
-    running = Consumer(broker.address, group=topic_plain, listener=Heard_plain(), topics={topic_plain: "*"})
+    running = Consumer(broker.address, group=topic_plain, listener=Heard(), topics={topic_plain: "*"})
     running.start()
     thread = running._thread._thread
 
@@ -331,7 +331,7 @@ def test_a_program_that_does_not_stop_it_ends_and_loses_nothing(broker: BrokerTh
     )
 
     assert (done.stdout, done.stderr) == ("True\n", "")
-    again = Heard_plain(lambda: running.stop(), at=1)
+    again = Heard(lambda: running.stop(), at=1)
     sent = send_plain(broker, topic_plain, 1)
     running = Consumer(broker.address, group=topic_plain, listener=again, topics={topic_plain: "*"})
     with running:
@@ -381,7 +381,7 @@ def test_a_message_that_comes_while_the_program_ends_has_not_failed_and_comes_ag
 
     assert sorted(done.stdout.split()) == ["first", "slow"]
     assert "passed" not in done.stderr
-    again = Heard_plain(lambda: running.stop(), at=1)
+    again = Heard(lambda: running.stop(), at=1)
     settings: dict[str, Any] = {"model": "broadcasting", "offsets_dir": str(tmp_path), "orderly": False}
     running = Consumer(broker.address, group=topic_plain, listener=again, topics={topic_plain: "*"}, **settings)
     with running:
@@ -709,7 +709,7 @@ def test_a_signal_stops_it_cleanly_and_run_returns(
     broker: BrokerThread, topic_signals: str, number: signal.Signals
 ) -> None:
     sent = send_plain(broker, topic_signals, 3)
-    heard = Heard_plain(lambda: interrupt(number))
+    heard = Heard(lambda: interrupt(number))
     before = signal.getsignal(number)
 
     with Consumer(broker.address, group=topic_signals, listener=heard, topics={topic_signals: "*"}) as running:
@@ -719,7 +719,7 @@ def test_a_signal_stops_it_cleanly_and_run_returns(
     assert signal.getsignal(number) is before
 
     sent_later = send_plain(broker, topic_signals, 1)
-    again = Heard_plain(lambda: running.stop(), at=1)
+    again = Heard(lambda: running.stop(), at=1)
     running = Consumer(broker.address, group=topic_signals, listener=again, topics={topic_signals: "*"})
     with running:
         running.run()
@@ -793,7 +793,7 @@ def test_the_third_ctrl_c_does_not_wait_for_a_listener_in_a_thread(
 def test_ctrl_c_that_was_not_to_be_handled_stops_it_cleanly_and_is_raised_then(
     broker: BrokerThread, topic_signals: str
 ) -> None:
-    sent, heard = send_plain(broker, topic_signals, 3), Heard_plain(interrupt)
+    sent, heard = send_plain(broker, topic_signals, 3), Heard(interrupt)
 
     with (
         pytest.raises(KeyboardInterrupt),
@@ -822,7 +822,7 @@ def test_a_signal_that_comes_before_anything_runs_ends_it_all_the_same(
     before = LoopThread.call
     monkeypatch.setattr(LoopThread, "call", call)
 
-    Consumer(broker.address, group=topic_signals, listener=Heard_plain(), topics={topic_signals: "*"}).run()
+    Consumer(broker.address, group=topic_signals, listener=Heard(), topics={topic_signals: "*"}).run()
 
     assert sent
 
@@ -849,7 +849,7 @@ def test_run_in_another_thread_leaves_signals_alone(broker: BrokerThread, topic_
 @pytest.mark.usefixtures("plain_signals")
 def test_a_handler_of_a_signal_stops_it(broker: BrokerThread, topic_signals: str) -> None:
     sent = send_plain(broker, topic_signals)
-    heard = Heard_plain(lambda: interrupt(signal.SIGTERM))
+    heard = Heard(lambda: interrupt(signal.SIGTERM))
     running = Consumer(broker.address, group=topic_signals, listener=heard, topics={topic_signals: "*"})
     before = signal.signal(signal.SIGTERM, lambda *_: running.stop())
     try:

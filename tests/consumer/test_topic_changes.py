@@ -71,8 +71,7 @@ async def test_the_queues_of_a_deleted_topic_are_dropped_at_once_and_nothing_mor
 async def test_a_call_that_runs_when_its_topic_is_deleted_is_told_ends_and_counts_for_nothing(
     broker: FakeBroker, make: Make
 ) -> None:
-    broker.create("t")
-    broker.send("t", 0, *[b"old"] * 5)
+    broker.create("t", bodies=[b"old"] * 5)
     listener = Bodies(takes_s=1.0)
 
     async with make(listener, topics={"t": "*"}):
@@ -87,8 +86,7 @@ async def test_a_call_that_runs_when_its_topic_is_deleted_is_told_ends_and_count
 
 
 async def test_a_failed_call_of_a_deleted_topic_is_not_tried_again(broker: FakeBroker, make: Make) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"old")
+    broker.create("t", bodies=[b"old"])
     listener = Bodies(*[SUSPEND] * 50, takes_s=0.1)
 
     async with make(listener, topics={"t": "*"}, suspend_s=0.1):
@@ -118,8 +116,7 @@ async def test_a_deletion_of_an_older_generation_changes_nothing(broker: FakeBro
 async def test_a_topic_that_is_made_again_is_consumed_from_0_with_nothing_of_the_old_one(
     broker: FakeBroker, make: Make, start_from: str
 ) -> None:
-    broker.create("t")
-    broker.send("t", 0, *[b"old"] * 5)
+    broker.create("t", bodies=[b"old"] * 5)
     broker.offsets["g", QUEUE] = 0
     listener = Bodies(takes_s=1.0)
     consumer = make(listener, topics={"t": "*"}, start_from=start_from)
@@ -143,8 +140,7 @@ async def test_a_topic_that_is_made_again_is_consumed_from_0_with_nothing_of_the
 async def test_deleted_and_made_again_under_a_running_call_the_new_queue_begins_when_that_has_ended(
     broker: FakeBroker, make: Make
 ) -> None:
-    broker.create("t")
-    broker.send("t", 0, *[b"old"] * 5)
+    broker.create("t", bodies=[b"old"] * 5)
     listener = Bodies(takes_s=3.0)
 
     async with make(listener, topics={"t": "*"}):
@@ -166,8 +162,7 @@ async def test_deleted_and_made_again_under_a_running_call_the_new_queue_begins_
 async def test_an_answer_to_a_pull_of_the_old_topic_does_not_get_into_the_new_queue(
     broker: FakeBroker, make: Make, kept: str
 ) -> None:
-    broker.create("t")
-    broker.send("t", 0, *[b"old"] * 5)
+    broker.create("t", bodies=[b"old"] * 5)
     hold = broker.hold_reply(Op.PULL) if kept == "reply" else broker.hold_request(Op.PULL)
     listener = Bodies()
 
@@ -184,8 +179,7 @@ async def test_an_answer_to_a_pull_of_the_old_topic_does_not_get_into_the_new_qu
 
 
 async def test_a_push_that_only_tells_of_the_new_topic_ends_the_old_one(broker: FakeBroker, make: Make) -> None:
-    broker.create("t")
-    broker.send("t", 0, *[b"old"] * 5)
+    broker.create("t", bodies=[b"old"] * 5)
     listener = Bodies()
 
     async with make(listener, topics={"t": "*"}):
@@ -201,8 +195,7 @@ async def test_a_push_that_only_tells_of_the_new_topic_ends_the_old_one(broker: 
 async def test_what_was_missed_while_disconnected_is_told_by_the_next_join(
     broker: FakeBroker, make: Make, again: bool
 ) -> None:
-    broker.create("t")
-    broker.send("t", 0, *[b"old"] * 5)
+    broker.create("t", bodies=[b"old"] * 5)
     listener = Bodies()
     consumer = make(listener, topics={"t": "*"}, start_from="last")
     broker.offsets["g", QUEUE] = 0
@@ -225,8 +218,7 @@ async def test_what_was_missed_while_disconnected_is_told_by_the_next_join(
 async def test_a_grant_that_was_asked_for_under_the_old_topic_is_given_back_and_asked_for_anew(
     broker: FakeBroker, make: Make, whole: bool
 ) -> None:
-    broker.create("t")
-    broker.send("t", 0, *[b"old"] * 5)
+    broker.create("t", bodies=[b"old"] * 5)
     hold = broker.hold_reply(Op.ACQUIRE) if whole else broker.hold_request(Op.ACQUIRE)
     listener = Bodies()
 
@@ -275,8 +267,7 @@ async def test_batches_of_another_topic_of_the_same_name_are_not_delivered(broke
 async def test_a_refusal_has_the_topics_asked_for_again_within_a_second(
     broker: FakeBroker, make: Make, op: Op, error: Exception
 ) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"x")
+    broker.create("t", bodies=[b"x"])
     broker.refuse[op] = [error]
     listener = Bodies()
 

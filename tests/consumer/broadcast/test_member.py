@@ -528,8 +528,7 @@ async def test_a_failed_message_is_told_and_passed_and_nobody_else_notices(
 async def test_what_lies_behind_the_ack_index_is_passed(
     broker: FakeBroker, concurrent: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    broker.create("t", 1)
-    broker.send("t", 0, *[b"x"] * 4)
+    broker.create("t", 1, bodies=[b"x"] * 4)
 
     async def second_of_four(messages: Messages, context: ConcurrentContext) -> ConsumeStatus:
         context.ack_index = 1

@@ -43,7 +43,7 @@ def start_plain(make: Make) -> Make:
     return partial(make, orderly=False, topics={"t": "*"})
 
 
-def fill_plain(broker: FakeBroker, *counts: int) -> None:
+def fill(broker: FakeBroker, *counts: int) -> None:
     """A topic with so many messages in each of its queues."""
     broker.create("t", len(counts))
     for queue_id, count in enumerate(counts):
@@ -51,7 +51,7 @@ def fill_plain(broker: FakeBroker, *counts: int) -> None:
             broker.send("t", queue_id, *[b"x"] * count)
 
 
-def with_context_plain(status: Any, **values: Any) -> Callable[[Any], Any]:
+def with_context(status: Any, **values: Any) -> Callable[[Any], Any]:
     """An answer that sets fields of the context."""
 
     def answer(context: Any) -> Any:
@@ -71,7 +71,7 @@ def given_back_plain(broker: FakeBroker) -> list[tuple[int, int, int]]:
 async def test_ten_messages_with_a_batch_of_four_are_three_calls_at_the_same_time(
     broker: FakeBroker, start_plain: Make
 ) -> None:
-    fill_plain(broker, 10)
+    fill(broker, 10)
     listener = Recorder(takes_s=1.0)
 
     async with start_plain(listener, batch=4):
@@ -86,7 +86,7 @@ async def test_ten_messages_with_a_batch_of_four_are_three_calls_at_the_same_tim
 async def test_no_more_calls_run_than_there_are_slots(
     broker: FakeBroker, start_plain: Make, slots: int, most: int
 ) -> None:
-    fill_plain(broker, 50)
+    fill(broker, 50)
     listener = Recorder(takes_s=0.1)
 
     async with start_plain(listener, slots=slots):
@@ -96,7 +96,7 @@ async def test_no_more_calls_run_than_there_are_slots(
 
 
 async def test_queues_have_their_calls_in_turn(broker: FakeBroker, start_plain: Make) -> None:
-    fill_plain(broker, 6, 6, 0, 6)
+    fill(broker, 6, 6, 0, 6)
     listener = Recorder(takes_s=1.0)
 
     async with start_plain(listener, slots=3):
@@ -108,7 +108,7 @@ async def test_queues_have_their_calls_in_turn(broker: FakeBroker, start_plain: 
 
 
 async def test_a_slow_message_keeps_the_progress_and_nothing_else(broker: FakeBroker, start_plain: Make) -> None:
-    fill_plain(broker, 10)
+    fill(broker, 10)
     slow = asyncio.Event()
 
     async def listener(messages: Messages, context: ConcurrentContext) -> ConsumeStatus:
@@ -128,7 +128,7 @@ async def test_a_slow_message_keeps_the_progress_and_nothing_else(broker: FakeBr
 
 
 async def test_a_plain_function_runs_in_threads_beside_each_other(broker: FakeBroker, start_plain: Make) -> None:
-    fill_plain(broker, 4)
+    fill(broker, 4)
     together, seen = threading.Barrier(4, timeout=10), []
 
     def listener(messages: Messages, context: ConcurrentContext) -> ConsumeStatus:
@@ -144,7 +144,7 @@ async def test_a_plain_function_runs_in_threads_beside_each_other(broker: FakeBr
 
 
 async def test_a_listener_that_never_suspends_gives_the_loop_back(broker: FakeBroker, start_plain: Make) -> None:
-    fill_plain(broker, 500, 500)
+    fill(broker, 500, 500)
     loop: Any = asyncio.get_running_loop()
     ticks = 0
     listener_calls = 0
@@ -175,7 +175,7 @@ async def test_whatever_is_no_success_gives_the_whole_chunk_back(
     broker: FakeBroker, start_plain: Make, answer: Any
 ) -> None:
     """RocketMQ: null, an exception and RECONSUME_LATER are the same."""
-    fill_plain(broker, 3)
+    fill(broker, 3)
     listener = Recorder(answer)
 
     async with start_plain(listener, batch=3) as consumer:
@@ -193,7 +193,7 @@ async def test_whatever_is_no_success_gives_the_whole_chunk_back(
 
 
 async def test_a_commit_is_a_success(broker: FakeBroker, start_plain: Make, caplog: pytest.LogCaptureFixture) -> None:
-    fill_plain(broker, 2)
+    fill(broker, 2)
 
     async with start_plain(Recorder(COMMIT, COMMIT)):
         await asyncio.sleep(1)
@@ -210,9 +210,9 @@ async def test_a_commit_is_a_success(broker: FakeBroker, start_plain: Make, capl
 async def test_messages_behind_the_ack_index_are_given_back(
     broker: FakeBroker, start_plain: Make, ack_index: Any, back: list[int]
 ) -> None:
-    fill_plain(broker, 4)
+    fill(broker, 4)
 
-    async with start_plain(Recorder(with_context_plain(SUCCESS, ack_index=ack_index)), batch=4) as consumer:
+    async with start_plain(Recorder(with_context(SUCCESS, ack_index=ack_index)), batch=4) as consumer:
         await asyncio.sleep(1)
         assert broker.offsets["g", QUEUE] == 4
         statistics = consumer.statistics()["t@g"]
@@ -225,9 +225,9 @@ async def test_messages_behind_the_ack_index_are_given_back(
 async def test_the_level_of_a_failed_message_is_the_listeners_or_goes_by_its_attempts(
     broker: FakeBroker, start_plain: Make, asked: Any, level: int
 ) -> None:
-    fill_plain(broker, 1)
+    fill(broker, 1)
 
-    async with start_plain(Recorder(with_context_plain(RETRY_PLAIN, delay_level=asked))):
+    async with start_plain(Recorder(with_context(RETRY_PLAIN, delay_level=asked))):
         await asyncio.sleep(1)
 
     assert given_back_plain(broker) == [(0, 1, level)]
@@ -236,7 +236,7 @@ async def test_the_level_of_a_failed_message_is_the_listeners_or_goes_by_its_att
 async def test_an_ordered_context_has_no_ack_index_and_a_concurrent_one_no_auto_commit(
     broker: FakeBroker, make: Make
 ) -> None:
-    fill_plain(broker, 1)
+    fill(broker, 1)
     seen: list[set[str]] = []
 
     async def listener(messages: Messages, context: Any) -> ConsumeStatus:
@@ -259,7 +259,7 @@ async def test_an_ordered_context_has_no_ack_index_and_a_concurrent_one_no_auto_
 async def test_what_is_left_is_neither_done_nor_failed_and_a_first_delivery_for_the_next(
     broker: FakeBroker, start_plain: Make
 ) -> None:
-    fill_plain(broker, 3)
+    fill(broker, 3)
 
     async def listener(messages: Messages, context: ConcurrentContext) -> ConsumeStatus:
         if messages[0].queue_offset == 1:
@@ -278,7 +278,7 @@ async def test_what_is_left_is_neither_done_nor_failed_and_a_first_delivery_for_
 
 
 async def test_hooks_see_each_call(broker: FakeBroker, start_plain: Make) -> None:
-    fill_plain(broker, 3)
+    fill(broker, 3)
     infos: list[CallInfo] = []
 
     class Hook:
@@ -300,7 +300,7 @@ async def test_a_refused_message_is_tried_again_here_after_5_s_and_keeps_the_pro
     broker: FakeBroker, start_plain: Make
 ) -> None:
     """RocketMQ: the chunk is resubmitted after 5 s with one more attempt."""
-    fill_plain(broker, 4)
+    fill(broker, 4)
     broker.refuse[Op.SEND_BACK] = [Internal("disk"), Internal("disk")]
     listener = Recorder(SUCCESS, RETRY_PLAIN, SUCCESS, SUCCESS, RETRY_PLAIN)
 
@@ -327,9 +327,9 @@ async def test_what_nobody_knows_the_outcome_of_is_asked_for_again_and_not_deliv
     broker: FakeBroker, start_plain: Make, error: Exception
 ) -> None:
     """The broker may have taken it: another delivery here would be one too many."""
-    fill_plain(broker, 2)
+    fill(broker, 2)
     broker.refuse[Op.SEND_BACK] = [error]
-    listener = Recorder(with_context_plain(RETRY_PLAIN, delay_level=5))
+    listener = Recorder(with_context(RETRY_PLAIN, delay_level=5))
 
     async with start_plain(listener):
         await asyncio.sleep(4)
@@ -345,7 +345,7 @@ async def test_what_nobody_knows_the_outcome_of_is_asked_for_again_and_not_deliv
 async def test_a_request_that_arrived_without_an_answer_is_not_done_twice(
     broker: FakeBroker, start_plain: Make
 ) -> None:
-    fill_plain(broker, 1)
+    fill(broker, 1)
     hold = broker.hold_reply(Op.SEND_BACK)
     listener = Recorder(RETRY_PLAIN)
 
@@ -359,8 +359,8 @@ async def test_a_request_that_arrived_without_an_answer_is_not_done_twice(
 
 
 async def test_the_progress_goes_with_the_request_that_gives_back(broker: FakeBroker, start_plain: Make) -> None:
-    fill_plain(broker, 4)
-    listener = Recorder(with_context_plain(SUCCESS, ack_index=1))
+    fill(broker, 4)
+    listener = Recorder(with_context(SUCCESS, ack_index=1))
 
     async with start_plain(listener, batch=3):
         await asyncio.sleep(0.05)
@@ -374,7 +374,7 @@ async def test_the_progress_goes_with_the_request_that_gives_back(broker: FakeBr
 async def test_a_paused_queue_starts_no_call_and_goes_on_when_it_is_resumed(
     broker: FakeBroker, start_plain: Make
 ) -> None:
-    fill_plain(broker, 10, 10)
+    fill(broker, 10, 10)
     listener = Recorder(takes_s=1.0)
 
     async with start_plain(listener, slots=2) as consumer:
@@ -391,7 +391,7 @@ async def test_a_paused_queue_starts_no_call_and_goes_on_when_it_is_resumed(
 
 
 async def test_a_message_that_falls_due_while_its_queue_is_paused_waits(broker: FakeBroker, start_plain: Make) -> None:
-    fill_plain(broker, 1)
+    fill(broker, 1)
     broker.refuse[Op.SEND_BACK] = [Internal("disk")]
     listener = Recorder(RETRY_PLAIN)
 
@@ -444,7 +444,7 @@ async def test_a_queue_that_is_dropped_waits_for_its_calls_and_takes_what_they_d
     broker: FakeBroker, start_transitions: Make
 ) -> None:
     """RocketMQ ignores what ends after a drop, so that it is delivered again; here it is recorded first."""
-    fill_plain(broker, 10)
+    fill(broker, 10)
     listener = HeldTransitions(SUCCESS, SUCCESS, SUCCESS, RETRY_PLAIN)
 
     async with start_transitions(listener, slots=4):
@@ -464,7 +464,7 @@ async def test_a_queue_that_is_dropped_waits_for_its_calls_and_takes_what_they_d
 async def test_a_message_on_its_way_back_when_its_queue_is_dropped_arrives_before_the_lease_goes(
     broker: FakeBroker, start_transitions: Make
 ) -> None:
-    fill_plain(broker, 2)
+    fill(broker, 2)
     hold = broker.hold_request(Op.SEND_BACK)
 
     async with start_transitions(Recorder(RETRY_PLAIN), batch=2):
@@ -483,7 +483,7 @@ async def test_a_message_on_its_way_back_when_its_queue_is_dropped_arrives_befor
 async def test_what_cannot_be_given_back_by_a_queue_that_is_dropped_is_left_to_the_next_owner(
     broker: FakeBroker, start_transitions: Make
 ) -> None:
-    fill_plain(broker, 3)
+    fill(broker, 3)
     hold = broker.hold_request(Op.SEND_BACK)
     broker.refuse[Op.SEND_BACK] = [Internal("disk")]
 
@@ -500,7 +500,7 @@ async def test_what_cannot_be_given_back_by_a_queue_that_is_dropped_is_left_to_t
 async def test_a_stop_during_the_pause_before_a_retry_waits_for_nothing_and_leaves_the_message(
     broker: FakeBroker, start_transitions: Make
 ) -> None:
-    fill_plain(broker, 3)
+    fill(broker, 3)
     broker.refuse[Op.SEND_BACK] = [Internal("disk")]
     listener = Recorder(RETRY_PLAIN)
     consumer = start_transitions(listener)
@@ -518,8 +518,8 @@ async def test_a_stop_during_the_pause_before_a_retry_waits_for_nothing_and_leav
 async def test_a_call_that_outlives_its_lease_commits_and_gives_back_nothing(
     broker: FakeBroker, start_transitions: Make
 ) -> None:
-    fill_plain(broker, 4)
-    listener = HeldTransitions(SUCCESS, RETRY_PLAIN, with_context_plain(SUCCESS, ack_index=-1), SUCCESS)
+    fill(broker, 4)
+    listener = HeldTransitions(SUCCESS, RETRY_PLAIN, with_context(SUCCESS, ack_index=-1), SUCCESS)
 
     async with start_transitions(listener):
         await asyncio.sleep(1)
@@ -536,7 +536,7 @@ async def test_a_call_that_outlives_its_lease_commits_and_gives_back_nothing(
 async def test_a_lease_lost_while_a_message_is_on_its_way_back_gives_back_nothing(
     broker: FakeBroker, start_transitions: Make
 ) -> None:
-    fill_plain(broker, 2)
+    fill(broker, 2)
     hold = broker.hold_request(Op.SEND_BACK)
     listener = Recorder(RETRY_PLAIN)
 
@@ -554,7 +554,7 @@ async def test_a_lease_lost_while_a_message_is_on_its_way_back_gives_back_nothin
 async def test_calls_are_cancelled_by_a_loss_only_if_that_is_wished(
     broker: FakeBroker, start_transitions: Make, cancel_on_loss: bool
 ) -> None:
-    fill_plain(broker, 3)
+    fill(broker, 3)
     listener = HeldTransitions()
 
     async with start_transitions(listener, cancel_on_loss=cancel_on_loss):
@@ -570,7 +570,7 @@ async def test_calls_are_cancelled_by_a_loss_only_if_that_is_wished(
 async def test_calls_cancelled_for_a_lease_that_was_only_doubted_are_made_again_as_the_same_delivery(
     broker: FakeBroker, start_transitions: Make
 ) -> None:
-    fill_plain(broker, 3)
+    fill(broker, 3)
     listener, attempts = HeldTransitions(), []
 
     async def counting(messages: Messages, context: ConcurrentContext) -> Any:
@@ -593,7 +593,7 @@ async def test_calls_cancelled_for_a_lease_that_was_only_doubted_are_made_again_
 
 
 async def test_no_call_starts_under_a_lease_that_is_not_proven(broker: FakeBroker, start_transitions: Make) -> None:
-    fill_plain(broker, 40)
+    fill(broker, 40)
     listener = Recorder(takes_s=1.0)
 
     async with start_transitions(listener, slots=2):
@@ -613,8 +613,7 @@ async def test_no_call_starts_under_a_lease_that_is_not_proven(broker: FakeBroke
 async def test_a_log_that_lost_what_a_call_has_ends_the_lease_and_the_call_counts_for_nothing(
     broker: FakeBroker, start_transitions: Make
 ) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a")
+    broker.create("t", bodies=[b"a"])
     broker.send("t", 0, b"b")
     listener = HeldTransitions(SUCCESS, RETRY_PLAIN)
 
@@ -635,7 +634,7 @@ async def test_a_log_that_lost_what_a_call_has_ends_the_lease_and_the_call_count
 
 # The end
 async def test_a_stop_lets_running_calls_end_and_records_them(broker: FakeBroker, start_transitions: Make) -> None:
-    fill_plain(broker, 30)
+    fill(broker, 30)
     listener = Recorder(takes_s=5.0)
     consumer = start_transitions(listener, slots=10)
 
@@ -651,7 +650,7 @@ async def test_a_stop_lets_running_calls_end_and_records_them(broker: FakeBroker
 async def test_calls_that_do_not_end_in_time_are_cancelled_and_not_recorded(
     broker: FakeBroker, start_transitions: Make
 ) -> None:
-    fill_plain(broker, 3)
+    fill(broker, 3)
     listener = HeldTransitions()
 
     async with start_transitions(listener, drain_s=2.0):
@@ -663,7 +662,7 @@ async def test_calls_that_do_not_end_in_time_are_cancelled_and_not_recorded(
 
 
 async def test_a_listener_may_stop_its_consumer(broker: FakeBroker, start_transitions: Make) -> None:
-    fill_plain(broker, 3)
+    fill(broker, 3)
     consumer: Consumer
 
     async def listener(messages: Messages, context: ConcurrentContext) -> ConsumeStatus:
@@ -677,7 +676,7 @@ async def test_a_listener_may_stop_its_consumer(broker: FakeBroker, start_transi
 
 
 async def test_threads_are_waited_for_at_the_end(broker: FakeBroker, start_transitions: Make) -> None:
-    fill_plain(broker, 2)
+    fill(broker, 2)
     go_on, started = threading.Event(), []
 
     def listener(messages: Messages, context: ConcurrentContext) -> ConsumeStatus:
@@ -703,7 +702,7 @@ async def test_threads_are_waited_for_at_the_end(broker: FakeBroker, start_trans
 async def test_a_listener_that_cancels_its_task_ends_no_worker(
     broker: FakeBroker, start_transitions: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
-    fill_plain(broker, 6)
+    fill(broker, 6)
     calls: list[int] = []
 
     async def listener(messages: Messages, context: ConcurrentContext) -> ConsumeStatus:
@@ -729,7 +728,7 @@ async def test_a_listener_that_cancels_its_task_ends_no_worker(
 async def test_what_is_no_exception_of_a_listener_ends_the_consumer(
     broker: FakeBroker, start_transitions: Make
 ) -> None:
-    fill_plain(broker, 1)
+    fill(broker, 1)
 
     class Fatal(BaseException):
         pass
@@ -741,7 +740,7 @@ async def test_what_is_no_exception_of_a_listener_ends_the_consumer(
 
 
 async def test_no_call_starts_while_the_loop_is_behind(broker: FakeBroker, start_transitions: Make) -> None:
-    fill_plain(broker, 6)
+    fill(broker, 6)
     loop: Any = asyncio.get_running_loop()
     times: list[float] = []
 
@@ -762,7 +761,7 @@ async def test_after_a_crash_everything_behind_a_message_that_was_not_done_comes
     broker: FakeBroker, start_transitions: Make
 ) -> None:
     """RocketMQ: a low offset that is stuck has all behind it delivered again; so listeners have to be idempotent."""
-    fill_plain(broker, 10)
+    fill(broker, 10)
     stuck, second = asyncio.Event(), Recorder()
 
     async def listener(messages: Messages, context: ConcurrentContext) -> ConsumeStatus:
@@ -884,7 +883,7 @@ async def test_up_to_16_heads_that_take_too_long_are_given_back_with_level_3_and
     broker: FakeBroker, start_sweep: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     """RocketMQ: cleanExpired, 16 messages a round, a round every 15 minutes."""
-    fill_plain(broker, 20)
+    fill(broker, 20)
     listener = HeldTransitions()
 
     async with start_sweep(listener):
@@ -906,11 +905,11 @@ async def test_up_to_16_heads_that_take_too_long_are_given_back_with_level_3_and
     assert caplog.text.count("message.expired") == 20
 
 
-@pytest.mark.parametrize("answer", [SUCCESS, RETRY_PLAIN, None, with_context_plain(SUCCESS, ack_index=-1)])
+@pytest.mark.parametrize("answer", [SUCCESS, RETRY_PLAIN, None, with_context(SUCCESS, ack_index=-1)])
 async def test_what_a_call_says_of_messages_that_were_given_up_counts_for_nothing(
     broker: FakeBroker, start_sweep: Make, answer: Any
 ) -> None:
-    fill_plain(broker, 3)
+    fill(broker, 3)
     listener = HeldTransitions(answer)
 
     async with start_sweep(listener, batch=3):
@@ -926,8 +925,8 @@ async def test_what_a_call_says_of_messages_that_were_given_up_counts_for_nothin
 async def test_a_call_with_more_messages_than_a_round_takes_decides_about_the_others(
     broker: FakeBroker, start_sweep: Make
 ) -> None:
-    fill_plain(broker, 20)
-    listener = HeldTransitions(with_context_plain(SUCCESS, ack_index=17))
+    fill(broker, 20)
+    listener = HeldTransitions(with_context(SUCCESS, ack_index=17))
 
     async with start_sweep(listener, batch=20):
         await asyncio.sleep(2 * LIMIT_S + 1)
@@ -940,7 +939,7 @@ async def test_a_call_with_more_messages_than_a_round_takes_decides_about_the_ot
 
 
 async def test_a_young_head_keeps_the_old_ones_behind_it(broker: FakeBroker, start_sweep: Make) -> None:
-    fill_plain(broker, 3)
+    fill(broker, 3)
     broker.refuse[Op.SEND_BACK] = [Internal("disk")]
     listener = HeldTransitions()
 
@@ -959,7 +958,7 @@ async def test_a_young_head_keeps_the_old_ones_behind_it(broker: FakeBroker, sta
 
 
 async def test_a_message_that_cannot_be_given_up_stays_with_its_call(broker: FakeBroker, start_sweep: Make) -> None:
-    fill_plain(broker, 3)
+    fill(broker, 3)
     broker.refuse[Op.SEND_BACK] = [Internal("disk")]
     listener = HeldTransitions()
 
@@ -977,7 +976,7 @@ async def test_a_message_that_cannot_be_given_up_stays_with_its_call(broker: Fak
 async def test_a_call_that_returns_while_it_is_given_up_waits_for_what_comes_of_that(
     broker: FakeBroker, start_sweep: Make, refused: bool, back: list[tuple[int, int, int]]
 ) -> None:
-    fill_plain(broker, 1)
+    fill(broker, 1)
     listener = HeldTransitions()
 
     async with start_sweep(listener) as consumer:
@@ -998,7 +997,7 @@ async def test_a_call_that_returns_while_it_is_given_up_waits_for_what_comes_of_
 
 
 async def test_a_lost_queue_is_not_swept(broker: FakeBroker, start_sweep: Make) -> None:
-    fill_plain(broker, 1)
+    fill(broker, 1)
     listener = HeldTransitions()
 
     async with start_sweep(listener):

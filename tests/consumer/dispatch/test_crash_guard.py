@@ -14,7 +14,7 @@ from rmq.wire.protocol.ops.core import NO_OFFSET, Op
 
 from ..fake_broker import FakeBroker
 from ..recorder import QUEUE, SUCCESS, SUSPEND, Make, Messages, Recorder, now
-from .test_orderly import Harness_plain
+from .test_orderly import Harness
 
 pytestmark = [pytest.mark.virtual_time, pytest.mark.usefixtures("nothing_left_running")]
 
@@ -25,8 +25,7 @@ def suspect(broker: FakeBroker, abandoned: int, offset: int = 0, until: int = 3,
 
 
 async def test_one_lost_owner_changes_nothing(broker: FakeBroker, make: Make) -> None:
-    broker.create("t")
-    broker.send("t", 0, *[b"x"] * 4)
+    broker.create("t", bodies=[b"x"] * 4)
     suspect(broker, 1, until=NO_OFFSET)
     listener = Recorder()
 
@@ -40,8 +39,7 @@ async def test_one_lost_owner_changes_nothing(broker: FakeBroker, make: Make) ->
 async def test_after_two_lost_owners_each_message_is_announced_with_the_progress_until_all_they_had_is_done(
     broker: FakeBroker, make: Make
 ) -> None:
-    broker.create("t")
-    broker.send("t", 0, *[b"x"] * 6)
+    broker.create("t", bodies=[b"x"] * 6)
     suspect(broker, 2, until=3)
     listener = Recorder(takes_s=0.1)
 
@@ -56,8 +54,7 @@ async def test_after_two_lost_owners_each_message_is_announced_with_the_progress
 async def test_care_goes_on_when_the_suspect_is_done_until_all_that_was_fetched_with_it_is(
     broker: FakeBroker, make: Make
 ) -> None:
-    broker.create("t")
-    broker.send("t", 0, *[b"x"] * 4)
+    broker.create("t", bodies=[b"x"] * 4)
     suspect(broker, 0, offset=NO_OFFSET, until=2)
     listener = Recorder()
 
@@ -68,8 +65,7 @@ async def test_care_goes_on_when_the_suspect_is_done_until_all_that_was_fetched_
 
 
 async def test_a_call_waits_for_its_announcement_to_be_answered(broker: FakeBroker, make: Make) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a")
+    broker.create("t", bodies=[b"a"])
     suspect(broker, 2)
     hold, listener = broker.hold_reply(Op.STARTING), Recorder()
 
@@ -86,8 +82,7 @@ async def test_a_call_waits_for_its_announcement_to_be_answered(broker: FakeBrok
 async def test_dropped_while_it_is_announced_a_message_is_not_given_to_the_listener(
     broker: FakeBroker, make: Make
 ) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a")
+    broker.create("t", bodies=[b"a"])
     suspect(broker, 2)
     hold, listener = broker.hold_reply(Op.STARTING), Recorder()
 
@@ -106,8 +101,7 @@ async def test_dropped_while_it_is_announced_a_message_is_not_given_to_the_liste
 async def test_a_lease_that_runs_out_while_a_message_is_announced_is_proven_before_the_call(
     broker: FakeBroker, make: Make
 ) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a")
+    broker.create("t", bodies=[b"a"])
     suspect(broker, 2)
     broker.refuse[Op.RENEW] = [RequestTimeout("x")] * 3  # at 1, 21 and 41 s
     hold, listener = broker.hold_reply(Op.STARTING), Recorder()
@@ -128,8 +122,7 @@ async def test_a_lease_that_runs_out_while_a_message_is_announced_is_proven_befo
 async def test_without_an_announcement_nothing_is_given_to_the_listener(
     broker: FakeBroker, make: Make, error: Exception
 ) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a")
+    broker.create("t", bodies=[b"a"])
     suspect(broker, 2)
     broker.refuse[Op.STARTING] = [error, error]
     listener = Recorder()
@@ -142,8 +135,7 @@ async def test_without_an_announcement_nothing_is_given_to_the_listener(
 
 
 async def test_a_fenced_announcement_drops_the_assignment(broker: FakeBroker, make: Make) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a")
+    broker.create("t", bodies=[b"a"])
     suspect(broker, 2)
     broker.refuse[Op.STARTING] = [Fenced("stale")]
     listener = Recorder()
@@ -174,8 +166,7 @@ async def test_one_careful_call_at_a_time_and_the_other_queues_go_on(broker: Fak
 
 
 async def test_a_careful_call_that_fails_is_counted_and_announced_again(broker: FakeBroker, make: Make) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a", b"b")
+    broker.create("t", bodies=[b"a", b"b"])
     suspect(broker, 2)
     listener = Recorder(SUSPEND, ValueError("no"))
 
@@ -193,8 +184,7 @@ async def test_a_careful_call_that_fails_is_counted_and_announced_again(broker: 
 async def test_a_queue_whose_message_ended_five_owners_stops_with_its_lock_and_says_so(
     broker: FakeBroker, make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
-    broker.create("t", 2)
-    broker.send("t", 0, b"a")
+    broker.create("t", 2, bodies=[b"a"])
     broker.send("t", 1, b"b")
     suspect(broker, 5)
     listener = Recorder()
@@ -215,8 +205,7 @@ async def test_a_queue_whose_message_ended_five_owners_stops_with_its_lock_and_s
 
 @pytest.mark.parametrize(("abandoned", "stops"), [(2, False), (3, True), (4, True)])
 async def test_the_limit_is_a_setting(broker: FakeBroker, make: Make, abandoned: int, stops: bool) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a")
+    broker.create("t", bodies=[b"a"])
     suspect(broker, abandoned)
     listener = Recorder()
 
@@ -227,8 +216,7 @@ async def test_the_limit_is_a_setting(broker: FakeBroker, make: Make, abandoned:
 
 
 async def test_a_stopped_queue_goes_on_when_somebody_has_reset_it(broker: FakeBroker, make: Make) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a", b"b")
+    broker.create("t", bodies=[b"a", b"b"])
     suspect(broker, 5)
     listener = Recorder()
 
@@ -245,8 +233,7 @@ async def test_a_stopped_queue_goes_on_when_somebody_has_reset_it(broker: FakeBr
 async def test_with_a_limit_of_attempts_the_message_becomes_a_dead_letter_and_the_queue_goes_on(
     broker: FakeBroker, make: Make
 ) -> None:
-    broker.create("t")
-    broker.send("t", 0, *[b"x"] * 5)
+    broker.create("t", bodies=[b"x"] * 5)
     broker.offsets["g", QUEUE] = 1
     suspect(broker, 5, offset=1, until=4)
     listener = Recorder()
@@ -266,8 +253,7 @@ async def test_with_a_limit_of_attempts_the_message_becomes_a_dead_letter_and_th
 
 async def test_what_comes_before_the_suspect_is_delivered_first(broker: FakeBroker, make: Make) -> None:
     """A listener that keeps its progress leaves messages before the one that ended the process."""
-    broker.create("t")
-    broker.send("t", 0, *[b"x"] * 4)
+    broker.create("t", bodies=[b"x"] * 4)
     suspect(broker, 5, offset=2, until=4)
     listener = Recorder()
 
@@ -280,8 +266,7 @@ async def test_what_comes_before_the_suspect_is_delivered_first(broker: FakeBrok
 
 
 async def test_ends_of_processes_count_as_deliveries(broker: FakeBroker, make: Make) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a", b"b")
+    broker.create("t", bodies=[b"a", b"b"])
     broker.runs["g", QUEUE] = {0: 3}
     suspect(broker, 4)
     listener = Recorder()
@@ -294,8 +279,7 @@ async def test_ends_of_processes_count_as_deliveries(broker: FakeBroker, make: M
 
 
 async def test_a_verdict_the_broker_does_not_carry_out_keeps_the_queue_blocked(broker: FakeBroker, make: Make) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a", b"b")
+    broker.create("t", bodies=[b"a", b"b"])
     broker.refuse[Op.DEAD_LETTER] = [Internal("log id 7")]
     suspect(broker, 5)
     listener = Recorder()
@@ -314,8 +298,7 @@ async def test_a_listener_that_keeps_its_progress_is_announced_with_that(broker:
         context.auto_commit = False
         return SUCCESS if messages[0].queue_offset < 2 else ConsumeStatus.COMMIT
 
-    broker.create("t")
-    broker.send("t", 0, *[b"x"] * 4)
+    broker.create("t", bodies=[b"x"] * 4)
     suspect(broker, 2, until=4)
 
     async with make(listener, topics={"t": "*"}):
@@ -325,7 +308,7 @@ async def test_a_listener_that_keeps_its_progress_is_announced_with_that(broker:
     assert now() >= 1.0
 
 
-class SlowBroker(Harness_plain):
+class SlowBroker(Harness):
     """A scheduler whose every request takes a while."""
 
     async def starting(self, *args: Any) -> None:

@@ -54,8 +54,7 @@ def dead(broker: FakeBroker) -> list[int]:
 
 # Attempts, message by message
 async def test_a_failed_batch_is_recorded_for_each_of_its_messages(broker: FakeBroker, make: Make) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a", b"b", b"c")
+    broker.create("t", bodies=[b"a", b"b", b"c"])
     listener = Recorder(SUSPEND)
 
     async with make(listener, topics={"t": "*"}, batch=3):
@@ -66,8 +65,7 @@ async def test_a_failed_batch_is_recorded_for_each_of_its_messages(broker: FakeB
 
 
 async def test_one_message_that_failed_is_said_without_runs(broker: FakeBroker, make: Make) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a")
+    broker.create("t", bodies=[b"a"])
 
     async with make(Recorder(SUSPEND), topics={"t": "*"}):
         await asyncio.sleep(0.5)
@@ -76,8 +74,7 @@ async def test_one_message_that_failed_is_said_without_runs(broker: FakeBroker, 
 
 
 async def test_after_a_take_over_every_message_of_a_batch_goes_on_counting(broker: FakeBroker, make: Make) -> None:
-    broker.create("t")
-    broker.send("t", 0, *[b"x"] * 5)
+    broker.create("t", bodies=[b"x"] * 5)
     first = Picky(1)
     async with make(first, topics={"t": "*"}, batch=2):
         await asyncio.sleep(1.5)  # two failures: at 0 and 1 s
@@ -91,8 +88,7 @@ async def test_after_a_take_over_every_message_of_a_batch_goes_on_counting(broke
 
 
 async def test_attempts_of_a_batch_of_mixed_counts_are_recorded_as_runs(broker: FakeBroker, make: Make) -> None:
-    broker.create("t")
-    broker.send("t", 0, *[b"x"] * 4)
+    broker.create("t", bodies=[b"x"] * 4)
     broker.runs["g", QUEUE] = {1: 4, 2: 4}
 
     async with make(Recorder(SUSPEND), topics={"t": "*"}, batch=4):
@@ -103,8 +99,7 @@ async def test_attempts_of_a_batch_of_mixed_counts_are_recorded_as_runs(broker: 
 
 
 async def test_a_commit_forgets_the_attempts_below_it_only(broker: FakeBroker, make: Make) -> None:
-    broker.create("t")
-    broker.send("t", 0, *[b"x"] * 4)
+    broker.create("t", bodies=[b"x"] * 4)
     listener = Recorder(SUSPEND, SUCCESS, SUSPEND)
 
     async with make(listener, topics={"t": "*"}, batch=2):
@@ -118,8 +113,7 @@ async def test_after_n_deliveries_a_message_is_a_dead_letter_and_the_next_is_del
     broker: FakeBroker, make: Make, most: int
 ) -> None:
     """In RocketMQ ``max = 3`` makes four calls; here N deliveries are N calls of the listener."""
-    broker.create("t")
-    broker.send("t", 0, b"a", b"b", b"c")
+    broker.create("t", bodies=[b"a", b"b", b"c"])
     listener = Picky(1)
 
     async with make(listener, topics={"t": "*"}, max_attempts=most, suspend_s=0.01):
@@ -135,8 +129,7 @@ async def test_after_n_deliveries_a_message_is_a_dead_letter_and_the_next_is_del
 
 
 async def test_without_a_limit_nothing_becomes_a_dead_letter(broker: FakeBroker, make: Make) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a")
+    broker.create("t", bodies=[b"a"])
     listener = Picky(0)
 
     async with make(listener, topics={"t": "*"}, suspend_s=0.01):
@@ -147,8 +140,7 @@ async def test_without_a_limit_nothing_becomes_a_dead_letter(broker: FakeBroker,
 
 
 async def test_there_is_no_pause_when_all_of_a_batch_are_dead_letters(broker: FakeBroker, make: Make) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a", b"b", b"c")
+    broker.create("t", bodies=[b"a", b"b", b"c"])
     listener = Picky(0)
 
     async with make(listener, topics={"t": "*"}, batch=2, max_attempts=2):
@@ -168,8 +160,7 @@ async def test_of_a_batch_of_three_with_one_exhausted_only_the_rest_is_repeated(
     broker: FakeBroker, make: Make, exhausted: int, rest: list[tuple[int, int]], committed: int
 ) -> None:
     """RocketMQ repeats all three, and sends the exhausted one out again."""
-    broker.create("t")
-    broker.send("t", 0, b"a", b"b", b"c")
+    broker.create("t", bodies=[b"a", b"b", b"c"])
     broker.runs["g", QUEUE] = {exhausted: 2}
     listener = Recorder(SUSPEND)
     seen: list[list[tuple[int, int]]] = []
@@ -192,8 +183,7 @@ async def test_of_a_batch_of_three_with_one_exhausted_only_the_rest_is_repeated(
 async def test_a_dead_letter_the_broker_refuses_blocks_the_queue_counts_on_and_is_offered_again(
     broker: FakeBroker, make: Make
 ) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a", b"b")
+    broker.create("t", bodies=[b"a", b"b"])
     broker.refuse[Op.DEAD_LETTER] = [Internal("log id 7")] * 2
     listener = Picky(0)
 
@@ -210,8 +200,7 @@ async def test_a_dead_letter_the_broker_refuses_blocks_the_queue_counts_on_and_i
 async def test_a_dead_letter_whose_answer_is_lost_is_asked_for_again_without_another_call(
     broker: FakeBroker, make: Make, error: Exception
 ) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a", b"b")
+    broker.create("t", bodies=[b"a", b"b"])
     broker.refuse[Op.DEAD_LETTER] = [error]
     listener = Picky(0)
 
@@ -226,8 +215,7 @@ async def test_a_dead_letter_whose_answer_is_lost_is_asked_for_again_without_ano
 async def test_a_dead_letter_that_was_stored_and_is_asked_for_again_is_stored_once(
     broker: FakeBroker, make: Make
 ) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a", b"b")
+    broker.create("t", bodies=[b"a", b"b"])
     hold = broker.hold_reply(Op.DEAD_LETTER)
     listener = Picky(0)
 
@@ -242,8 +230,7 @@ async def test_a_dead_letter_that_was_stored_and_is_asked_for_again_is_stored_on
 
 
 async def test_a_fenced_dead_letter_drops_the_assignment(broker: FakeBroker, make: Make) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a")
+    broker.create("t", bodies=[b"a"])
     broker.refuse[Op.DEAD_LETTER] = [Fenced("stale")]
     listener = Picky(0)
 
@@ -258,8 +245,7 @@ async def test_a_fenced_dead_letter_drops_the_assignment(broker: FakeBroker, mak
 async def test_a_dead_letter_counts_as_done_and_commits_nothing_that_the_listener_has_not_committed(
     broker: FakeBroker, make: Make
 ) -> None:
-    broker.create("t")
-    broker.send("t", 0, *[b"x"] * 4)
+    broker.create("t", bodies=[b"x"] * 4)
     listener = Picky(1, auto_commit=False)
 
     async with make(listener, topics={"t": "*"}, max_attempts=2):
@@ -279,8 +265,7 @@ async def test_a_commit_behind_a_dead_letter_passes_it(broker: FakeBroker, make:
 
         return answer
 
-    broker.create("t")
-    broker.send("t", 0, *[b"x"] * 3)
+    broker.create("t", bodies=[b"x"] * 3)
     listener = Recorder(manual(SUCCESS), manual(SUSPEND), manual(COMMIT))
 
     async with make(listener, topics={"t": "*"}, max_attempts=1):
@@ -299,8 +284,7 @@ async def test_a_rollback_buries_what_is_exhausted_and_gives_the_rest_again(brok
         context.auto_commit = False
         return SUCCESS
 
-    broker.create("t")
-    broker.send("t", 0, *[b"x"] * 3)
+    broker.create("t", bodies=[b"x"] * 3)
     broker.runs["g", QUEUE] = {0: 1}
     listener = Recorder(kept, rolled)
 
@@ -312,8 +296,7 @@ async def test_a_rollback_buries_what_is_exhausted_and_gives_the_rest_again(brok
 
 
 async def test_the_reason_of_a_dead_letter_tells_what_the_listener_raised(broker: FakeBroker, make: Make) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a", b"b")
+    broker.create("t", bodies=[b"a", b"b"])
     listener = Recorder(ValueError("no such order " + "x" * 999), SUSPEND)
 
     async with make(listener, topics={"t": "*"}, max_attempts=1):
@@ -326,8 +309,7 @@ async def test_the_reason_of_a_dead_letter_tells_what_the_listener_raised(broker
 
 
 async def test_a_dead_letter_counts_the_delivery_that_failed_last(broker: FakeBroker, make: Make) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a", b"b")
+    broker.create("t", bodies=[b"a", b"b"])
 
     async with make(Recorder(SUSPEND, SUSPEND, SUSPEND), topics={"t": "*"}, max_attempts=3):
         await asyncio.sleep(10)
@@ -337,8 +319,7 @@ async def test_a_dead_letter_counts_the_delivery_that_failed_last(broker: FakeBr
 
 
 async def test_nothing_is_buried_after_the_log_has_lost_it(broker: FakeBroker, make: Make) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a")
+    broker.create("t", bodies=[b"a"])
     broker.send("t", 0, b"b")
     hold = broker.hold_request(Op.DEAD_LETTER)
     listener = Picky(1)
@@ -360,8 +341,7 @@ async def test_nothing_is_buried_after_the_log_has_lost_it(broker: FakeBroker, m
 async def test_a_drop_while_a_dead_letter_is_asked_for_waits_for_the_answer_and_no_longer(
     broker: FakeBroker, make: Make
 ) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a")
+    broker.create("t", bodies=[b"a"])
     hold = broker.hold_reply(Op.DEAD_LETTER)
     consumer = make(Picky(0), topics={"t": "*"}, max_attempts=1)
 
@@ -380,8 +360,7 @@ async def test_a_drop_while_a_dead_letter_is_asked_for_waits_for_the_answer_and_
 async def test_a_lease_lost_while_a_dead_letter_is_asked_for_leaves_it_to_the_next_owner(
     broker: FakeBroker, make: Make
 ) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a")
+    broker.create("t", bodies=[b"a"])
     hold = broker.hold_request(Op.DEAD_LETTER)
     listener = Picky(0)
 
@@ -399,8 +378,7 @@ async def test_a_lease_lost_while_a_dead_letter_is_asked_for_leaves_it_to_the_ne
 async def test_no_attempt_is_counted_for_a_message_that_got_the_offset_of_a_lost_one(
     broker: FakeBroker, make: Make
 ) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a")
+    broker.create("t", bodies=[b"a"])
     broker.send("t", 0, b"b")
     hold = broker.hold_request(Op.ATTEMPT)
     listener = Picky(1)

@@ -73,8 +73,7 @@ async def test_at_exactly_60_s_a_turn_goes_on(broker: FakeBroker, make: Make) ->
 
 
 async def test_a_queue_alone_goes_on_after_its_window_by_a_pause_of_10_ms(broker: FakeBroker, make: Make) -> None:
-    broker.create("t")
-    broker.send("t", 0, *[b"x"] * 5)
+    broker.create("t", bodies=[b"x"] * 5)
     listener = Recorder(takes_s=31.0)
 
     async with make(listener, topics={"t": "*"}, slots=1):
@@ -125,7 +124,7 @@ async def test_a_listener_that_never_suspends_leaves_the_loop_its_turn() -> None
             await asyncio.sleep(0)
             ticks += 1
 
-    harness = Harness_plain(listener, clock=clock)
+    harness = Harness(listener, clock=clock)
     assignment = harness.assignment(400)
     beside = asyncio.create_task(other())
     harness.scheduler.start(assignment)
@@ -149,7 +148,7 @@ class Ticking:
         return self.at
 
 
-class Harness_plain:
+class Harness:
     """A scheduler without a consumer around it, for orders that a consumer makes only by chance."""
 
     connected = True
@@ -242,7 +241,7 @@ async def test_what_a_call_costs_does_not_grow_with_how_much_was_rolled_back() -
         context.auto_commit = False
         return ConsumeStatus.ROLLBACK if calls == most else ConsumeStatus.COMMIT if calls == 2 * most else SUCCESS
 
-    harness = Harness_plain(listener)
+    harness = Harness(listener)
     assignment = harness.assignment(most)
     cache = assignment.cache
     assert isinstance(cache, ProcessQueue)
@@ -260,7 +259,7 @@ async def test_what_a_call_costs_does_not_grow_with_how_much_was_rolled_back() -
 
 async def test_dropped_before_the_turn_starts_there_is_no_call() -> None:
     listener = Recorder()
-    harness = Harness_plain(listener)
+    harness = Harness(listener)
     assignment = harness.assignment(3)
 
     harness.scheduler.start(assignment)
@@ -273,7 +272,7 @@ async def test_dropped_before_the_turn_starts_there_is_no_call() -> None:
 
 async def test_dropped_after_the_turn_started_the_call_ends_is_recorded_and_is_the_last() -> None:
     listener = Recorder(takes_s=5.0)
-    harness = Harness_plain(listener)
+    harness = Harness(listener)
     assignment = harness.assignment(3)
 
     harness.scheduler.start(assignment)
@@ -288,7 +287,7 @@ async def test_dropped_after_the_turn_started_the_call_ends_is_recorded_and_is_t
 
 async def test_dropped_while_queueing_for_a_slot_the_hand_over_waits_for_nobody() -> None:
     listener = Recorder(takes_s=50.0)
-    harness = Harness_plain(listener, slots=1)
+    harness = Harness(listener, slots=1)
     first, second = harness.assignment(3), harness.assignment(3, MessageQueue("t", 1))
     harness.scheduler.start(first)
     await asyncio.sleep(1)
@@ -305,7 +304,7 @@ async def test_dropped_while_queueing_for_a_slot_the_hand_over_waits_for_nobody(
 
 async def test_cancelled_inside_the_gate_neither_gate_nor_slot_leaks() -> None:
     listener = Recorder()
-    harness = Harness_plain(listener, slots=1)
+    harness = Harness(listener, slots=1)
     gate = harness.scheduler.gates[QUEUE]
     await gate.acquire()  # a call of an earlier assignment that has not ended
     assignment = harness.assignment(2)
@@ -326,7 +325,7 @@ async def test_cancelled_inside_the_gate_neither_gate_nor_slot_leaks() -> None:
 
 async def test_cancelled_in_the_same_step_as_the_gate_opens_neither_gate_nor_slot_leaks() -> None:
     listener = Recorder()
-    harness = Harness_plain(listener, slots=1)
+    harness = Harness(listener, slots=1)
     gate = harness.scheduler.gates[QUEUE]
     await gate.acquire()
     assignment = harness.assignment(2)
@@ -347,7 +346,7 @@ async def test_cancelled_in_the_same_step_as_the_gate_opens_neither_gate_nor_slo
 
 async def test_a_new_assignment_waits_at_the_gate_until_the_call_of_the_old_one_has_ended() -> None:
     listener = Recorder(takes_s=5.0)
-    harness = Harness_plain(listener)
+    harness = Harness(listener)
     old, new = harness.assignment(1), harness.assignment(1)
     harness.scheduler.start(old)
     await asyncio.sleep(1)
@@ -363,7 +362,7 @@ async def test_a_new_assignment_waits_at_the_gate_until_the_call_of_the_old_one_
 @pytest.mark.parametrize("steps", range(12))
 async def test_cancelled_at_any_step_an_owner_leaves_nothing_behind(steps: int) -> None:
     listener = Recorder(SUSPEND, takes_s=1.0)
-    harness = Harness_plain(listener, slots=1)
+    harness = Harness(listener, slots=1)
     assignment = harness.assignment(3)
     harness.scheduler.start(assignment)
     for _ in range(steps):
@@ -384,7 +383,7 @@ async def test_cancelled_at_any_step_an_owner_leaves_nothing_behind(steps: int) 
 
 async def test_a_call_that_does_not_end_is_cancelled_after_the_drain_time() -> None:
     listener = Recorder(takes_s=1000.0)
-    harness = Harness_plain(listener)
+    harness = Harness(listener)
     assignment = harness.assignment(1)
     harness.scheduler.start(assignment)
     await asyncio.sleep(1)
@@ -398,7 +397,7 @@ async def test_a_call_that_does_not_end_is_cancelled_after_the_drain_time() -> N
 
 
 async def test_the_guard_is_free_for_several_who_wait() -> None:
-    harness = Harness_plain(Recorder(takes_s=2.0))
+    harness = Harness(Recorder(takes_s=2.0))
     assignment = harness.assignment(1)
     harness.scheduler.start(assignment)
     await asyncio.sleep(1)
@@ -415,8 +414,7 @@ async def test_the_guard_is_free_for_several_who_wait() -> None:
 
 
 async def test_no_batch_starts_after_the_belief_in_the_lease_has_run_out(broker: FakeBroker, make: Make) -> None:
-    broker.create("t")
-    broker.send("t", 0, *[b"x"] * 100)
+    broker.create("t", bodies=[b"x"] * 100)
     listener = Recorder(takes_s=1.0)
 
     consumer = make(listener, topics={"t": "*"})
@@ -440,8 +438,7 @@ async def test_no_batch_starts_after_the_belief_in_the_lease_has_run_out(broker:
 async def test_a_renewal_that_never_comes_ends_the_belief_after_30_s_and_is_asked_for_again(
     broker: FakeBroker, make: Make
 ) -> None:
-    broker.create("t")
-    broker.send("t", 0, *[b"x"] * 100)
+    broker.create("t", bodies=[b"x"] * 100)
     broker.refuse[Op.RENEW] = [RequestTimeout("x")] * 4
     listener = Recorder(takes_s=1.0)
 
@@ -464,8 +461,7 @@ async def test_a_call_is_told_when_its_lease_can_no_longer_be_proven(broker: Fak
         told.append(now())
         return SUCCESS
 
-    broker.create("t")
-    broker.send("t", 0, b"a")
+    broker.create("t", bodies=[b"a"])
     async with make(listener, topics={"t": "*"}):
         await asyncio.sleep(3.5)
         broker.go_down()
@@ -487,8 +483,7 @@ async def test_a_call_sees_by_the_clock_that_its_lease_ran_out_before_any_timer_
         seen.append(context.lost.is_set())
         return SUCCESS
 
-    broker.create("t")
-    broker.send("t", 0, b"a")
+    broker.create("t", bodies=[b"a"])
     consumer = Consumer(
         "fake:1", group="g", listener=listener, topics={"t": "*"}, connect=broker.connect,
         now=lambda: now() + stopped_s,
@@ -500,8 +495,7 @@ async def test_a_call_sees_by_the_clock_that_its_lease_ran_out_before_any_timer_
 
 
 async def test_a_result_that_comes_after_the_lease_is_not_committed(broker: FakeBroker, make: Make) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a", b"b")
+    broker.create("t", bodies=[b"a", b"b"])
     listener = Recorder(takes_s=10.0)
 
     async with make(listener, topics={"t": "*"}, commit_every_s=0.05):
@@ -521,8 +515,7 @@ async def test_a_result_that_comes_after_the_lease_is_not_committed(broker: Fake
 
 
 async def test_a_blip_shorter_than_the_grace_changes_nothing(broker: FakeBroker, make: Make) -> None:
-    broker.create("t")
-    broker.send("t", 0, *[b"x"] * 20)
+    broker.create("t", bodies=[b"x"] * 20)
     listener = Recorder(takes_s=3.0)
 
     async with make(listener, topics={"t": "*"}):
@@ -571,8 +564,7 @@ class Long:
 async def test_a_call_is_cancelled_when_its_lease_is_lost_and_that_counts_for_nothing(
     broker: FakeBroker, make: Make
 ) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a")
+    broker.create("t", bodies=[b"a"])
     listener = Long()
 
     async with make(listener, topics={"t": "*"}, cancel_on_loss=True):
@@ -586,8 +578,7 @@ async def test_a_call_is_cancelled_when_its_lease_is_lost_and_that_counts_for_no
 
 
 async def test_without_the_setting_a_call_is_only_told(broker: FakeBroker, make: Make) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a")
+    broker.create("t", bodies=[b"a"])
     listener = Long(takes_s=5.0)
 
     async with make(listener, topics={"t": "*"}):
@@ -603,8 +594,7 @@ async def test_without_the_setting_a_call_is_only_told(broker: FakeBroker, make:
 async def test_a_call_is_cancelled_when_its_lease_cannot_be_proven_and_given_again_when_it_is(
     broker: FakeBroker, make: Make
 ) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a", b"b")
+    broker.create("t", bodies=[b"a", b"b"])
     broker.refuse[Op.RENEW] = [RequestTimeout("x")] * 3
     listener = Long()
 
@@ -622,8 +612,7 @@ async def test_a_call_is_cancelled_when_its_lease_cannot_be_proven_and_given_aga
 async def test_a_listener_that_swallows_the_cancellation_ends_when_it_ends(
     broker: FakeBroker, make: Make, swallows_s: float
 ) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a")
+    broker.create("t", bodies=[b"a"])
     listener = Long(swallows_s=swallows_s)
 
     async with make(listener, topics={"t": "*"}, cancel_on_loss=True):
@@ -641,8 +630,7 @@ async def test_a_listener_that_swallows_the_cancellation_ends_when_it_ends(
 async def test_a_swallowed_cancellation_of_a_lease_that_was_only_doubted_leaves_a_success(
     broker: FakeBroker, make: Make
 ) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a", b"b")
+    broker.create("t", bodies=[b"a", b"b"])
     broker.refuse[Op.RENEW] = [RequestTimeout("x")] * 3
     listener = Long(swallows_s=0.5)
 
@@ -666,8 +654,7 @@ async def test_a_listener_that_turns_its_cancellation_into_an_error_has_not_fail
             raise RuntimeError("cancelled") from None
         return SUCCESS
 
-    broker.create("t")
-    broker.send("t", 0, b"a")
+    broker.create("t", bodies=[b"a"])
     broker.refuse[Op.RENEW] = [RequestTimeout("x")] * 2
     async with make(listener, topics={"t": "*"}, cancel_on_loss=True):
         await asyncio.sleep(40)
@@ -689,8 +676,7 @@ async def test_a_listener_that_turns_the_loss_of_its_lease_into_an_error_stops_n
             raise RuntimeError("as drivers of databases do") from None
         return SUCCESS
 
-    broker.create("t")
-    broker.send("t", 0, b"a")
+    broker.create("t", bodies=[b"a"])
     async with make(listener, topics={"t": "*"}, cancel_on_loss=True):
         await asyncio.sleep(1.5)
         broker.free("g", QUEUE)
@@ -708,8 +694,7 @@ async def test_a_hook_sees_the_end_of_a_cancelled_call(broker: FakeBroker, make:
         def after(self, info: CallInfo) -> None:
             self.results.append((info.result, type(info.exception)))
 
-    broker.create("t")
-    broker.send("t", 0, b"a")
+    broker.create("t", bodies=[b"a"])
     consumer = make(Long(), topics={"t": "*"}, cancel_on_loss=True)
     consumer.add_hook(Hook())
     async with consumer:
@@ -734,8 +719,7 @@ async def test_a_listener_in_a_thread_is_only_told(broker: FakeBroker, make: Mak
         calls.append((context.epoch, context.lost.was_set))
         return SUCCESS
 
-    broker.create("t")
-    broker.send("t", 0, b"a")
+    broker.create("t", bodies=[b"a"])
     async with make(listener, topics={"t": "*"}, cancel_on_loss=True):
         await entered.wait()
         broker.free("g", QUEUE)
@@ -746,7 +730,7 @@ async def test_a_listener_in_a_thread_is_only_told(broker: FakeBroker, make: Mak
 
 
 async def test_a_lease_lost_while_a_failure_is_recorded_cancels_no_recording() -> None:
-    harness = Harness_plain(Recorder(ConsumeStatus.SUSPEND), cancel_on_loss=True)
+    harness = Harness(Recorder(ConsumeStatus.SUSPEND), cancel_on_loss=True)
     reached, go_on = asyncio.Event(), asyncio.Event()
 
     async def attempt(*args: Any) -> None:
@@ -784,8 +768,7 @@ async def test_after_a_call_that_blocked_the_loop_no_batch_starts_before_the_lea
             loop.now += 20.0  # nothing else runs meanwhile: no ping, no renewal, no timer
         return SUCCESS
 
-    broker.create("t")
-    broker.send("t", 0, b"a", b"b", b"c", b"d")
+    broker.create("t", bodies=[b"a", b"b", b"c", b"d"])
     async with make(listener, topics={"t": "*"}):
         await asyncio.sleep(30)
 
@@ -798,7 +781,7 @@ async def test_after_a_call_that_blocked_the_loop_no_batch_starts_before_the_lea
 
 async def test_no_batch_starts_while_the_loop_is_behind() -> None:
     listener, behind_until = Recorder(), 0.0
-    harness = Harness_plain(listener, stalled=lambda at: at < behind_until)
+    harness = Harness(listener, stalled=lambda at: at < behind_until)
     assignment = harness.assignment(2)
     behind_until = 7.0
 
@@ -823,7 +806,7 @@ async def test_a_call_that_makes_the_loop_late_is_the_last_until_it_has_caught_u
             late_until = now() + 0.5
         return SUCCESS
 
-    harness = Harness_plain(listener, stalled=lambda at: at < late_until)
+    harness = Harness(listener, stalled=lambda at: at < late_until)
     assignment = harness.assignment(3)
     harness.scheduler.start(assignment)
     await asyncio.sleep(10)
@@ -840,8 +823,7 @@ async def test_the_context_tells_queue_epoch_and_loss(broker: FakeBroker, make: 
         seen.append((context.queue, context.epoch, bool(context.lost), context.auto_commit, context.suspend_s))
         return SUCCESS
 
-    broker.create("t")
-    broker.send("t", 0, b"a")
+    broker.create("t", bodies=[b"a"])
     consumer: Consumer = make(listener, topics={"t": "*"})
     async with consumer:
         await asyncio.sleep(1)
@@ -853,8 +835,7 @@ async def test_the_context_tells_queue_epoch_and_loss(broker: FakeBroker, make: 
 
 
 async def test_a_failed_message_is_tried_again_after_growing_pauses(broker: FakeBroker, make: Make) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a", b"b")
+    broker.create("t", bodies=[b"a", b"b"])
     listener = Recorder(*[SUSPEND] * 7)
 
     async with make(listener, topics={"t": "*"}):
@@ -868,8 +849,7 @@ async def test_a_failed_message_is_tried_again_after_growing_pauses(broker: Fake
 
 
 async def test_a_failed_attempt_is_acknowledged_before_its_pause_begins(broker: FakeBroker, make: Make) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a")
+    broker.create("t", bodies=[b"a"])
     listener, hold = Recorder(SUSPEND), broker.hold_reply(Op.ATTEMPT)
 
     async with make(listener, topics={"t": "*"}, request_timeout_s=60.0):
@@ -887,8 +867,7 @@ async def test_a_failed_attempt_is_acknowledged_before_its_pause_begins(broker: 
 async def test_an_attempt_whose_answer_is_lost_is_reported_again(
     broker: FakeBroker, make: Make, error: Exception
 ) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a")
+    broker.create("t", bodies=[b"a"])
     broker.refuse[Op.ATTEMPT] = [error]
     listener = Recorder(SUSPEND)
 
@@ -900,8 +879,7 @@ async def test_an_attempt_whose_answer_is_lost_is_reported_again(
 
 
 async def test_an_attempt_the_broker_cannot_note_does_not_stop_the_queue(broker: FakeBroker, make: Make) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a")
+    broker.create("t", bodies=[b"a"])
     broker.refuse[Op.ATTEMPT] = [Internal("log id 7")]
     listener = Recorder(SUSPEND)
 
@@ -912,8 +890,7 @@ async def test_an_attempt_the_broker_cannot_note_does_not_stop_the_queue(broker:
 
 
 async def test_a_fenced_attempt_drops_the_assignment(broker: FakeBroker, make: Make) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a")
+    broker.create("t", bodies=[b"a"])
     broker.refuse[Op.ATTEMPT] = [Fenced("stale")]
     listener = Recorder(SUSPEND)
 
@@ -926,8 +903,7 @@ async def test_a_fenced_attempt_drops_the_assignment(broker: FakeBroker, make: M
 
 
 async def test_attempts_go_on_counting_after_a_take_over(broker: FakeBroker, make: Make) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a")
+    broker.create("t", bodies=[b"a"])
     broker.attempts["g", QUEUE] = (0, 3)
     listener = Recorder(SUSPEND)
 
@@ -943,8 +919,7 @@ async def test_the_pause_the_listener_asks_for_is_taken_as_it_is(broker: FakeBro
         context.suspend_s = 0.5
         return SUSPEND
 
-    broker.create("t")
-    broker.send("t", 0, b"a")
+    broker.create("t", bodies=[b"a"])
     listener = Recorder(soon, soon, SUSPEND)
 
     async with make(listener, topics={"t": "*"}):
@@ -955,8 +930,7 @@ async def test_the_pause_the_listener_asks_for_is_taken_as_it_is(broker: FakeBro
 
 
 async def test_messages_that_arrive_do_not_shorten_a_pause(broker: FakeBroker, make: Make) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a")
+    broker.create("t", bodies=[b"a"])
     listener = Recorder(SUSPEND, SUSPEND)
 
     async with make(listener, topics={"t": "*"}):
@@ -969,8 +943,7 @@ async def test_messages_that_arrive_do_not_shorten_a_pause(broker: FakeBroker, m
 
 
 async def test_a_pause_lets_others_have_the_slot(broker: FakeBroker, make: Make) -> None:
-    broker.create("t", 2)
-    broker.send("t", 0, b"a")
+    broker.create("t", 2, bodies=[b"a"])
     broker.send("t", 1, b"a")
     listener = Recorder(SUSPEND)
 
@@ -986,8 +959,7 @@ async def test_a_pause_lets_others_have_the_slot(broker: FakeBroker, make: Make)
     ids=["raise", "none", "no status", "cancelled"],
 )
 async def test_anything_but_a_status_is_a_failure(broker: FakeBroker, make: Make, answer: Any) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a", b"b")
+    broker.create("t", bodies=[b"a", b"b"])
     listener = Recorder(answer)
 
     async with make(listener, topics={"t": "*"}):
@@ -1022,8 +994,7 @@ def manual(status: ConsumeStatus) -> Callable[[ConsumeContext], ConsumeStatus]:
 async def test_statuses_with_auto_commit_on_and_off(
     broker: FakeBroker, make: Make, script: list[Any], offsets: list[int], committed: int
 ) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a", b"b", b"c")
+    broker.create("t", bodies=[b"a", b"b", b"c"])
     listener = Recorder(*script)
 
     async with make(listener, topics={"t": "*"}):
@@ -1035,8 +1006,7 @@ async def test_statuses_with_auto_commit_on_and_off(
 
 
 async def test_a_rollback_counts_a_delivery_for_all_it_gives_again(broker: FakeBroker, make: Make) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a", b"b")
+    broker.create("t", bodies=[b"a", b"b"])
     listener = Recorder(manual(SUCCESS), manual(ROLLBACK), manual(SUCCESS), manual(COMMIT))
 
     async with make(listener, topics={"t": "*"}):
@@ -1047,8 +1017,7 @@ async def test_a_rollback_counts_a_delivery_for_all_it_gives_again(broker: FakeB
 
 
 async def test_a_batch_of_several_is_repeated_as_a_whole(broker: FakeBroker, make: Make) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a", b"b", b"c")
+    broker.create("t", bodies=[b"a", b"b", b"c"])
     broker.send("t", 0, b"d")
     listener = Recorder(SUSPEND)
 
@@ -1062,8 +1031,7 @@ async def test_a_batch_of_several_is_repeated_as_a_whole(broker: FakeBroker, mak
 
 
 async def test_a_plain_function_runs_in_a_thread(broker: FakeBroker, make: Make) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a", b"b")
+    broker.create("t", bodies=[b"a", b"b"])
     seen: list[tuple[bytes, bool]] = []
 
     def listener(messages: Messages, context: ConsumeContext) -> ConsumeStatus:
@@ -1089,8 +1057,7 @@ async def test_the_gate_opens_when_the_thread_has_ended_not_when_its_awaiter_was
         order.append("thread ended")
         return SUCCESS
 
-    broker.create("t")
-    broker.send("t", 0, b"a")
+    broker.create("t", bodies=[b"a"])
     consumer = make(listener, topics={"t": "*"}, drain_s=0.0)
     async with consumer:
         await entered.wait()
@@ -1103,7 +1070,7 @@ async def test_the_gate_opens_when_the_thread_has_ended_not_when_its_awaiter_was
     assert [request.op for request in broker.requests][-1] is Op.LEAVE
 
 
-class Leased(Harness_plain):
+class Leased(Harness):
     """A scheduler whose lease is believed in as a test says; renewals are noted and answered from a script."""
 
     def __init__(self, listener: Any, *, until: float = float("inf"), **settings: Any) -> None:
@@ -1134,7 +1101,7 @@ def rounded(times: list[float]) -> list[float]:
 
 async def test_an_idle_queue_runs_when_messages_arrive_and_is_idle_again_without_a_slot() -> None:
     listener = Recorder(takes_s=1.0)
-    harness = Harness_plain(listener, slots=1)
+    harness = Harness(listener, slots=1)
     assignment = harness.assignment(0)
     harness.scheduler.start(assignment)
     await asyncio.sleep(2)
@@ -1154,7 +1121,7 @@ async def test_an_idle_queue_runs_when_messages_arrive_and_is_idle_again_without
 async def test_two_owners_of_one_queue_never_call_at_the_same_time() -> None:
     """Forced double dispatch: the gate keeps them apart, whatever made there be two."""
     listener = Recorder(takes_s=1.0)
-    harness = Harness_plain(listener)
+    harness = Harness(listener)
     one, two = harness.assignment(5), harness.assignment(5)
     harness.scheduler.start(one)
     harness.scheduler.start(two)
@@ -1216,7 +1183,7 @@ async def test_a_lease_that_is_not_proven_is_asked_for_every_3_s_without_gate_or
 async def test_the_window_is_looked_at_between_batches_and_is_strict(takes_s: float, second: float) -> None:
     """Three calls of just under, exactly and just over 20 s: only over 60 s in all does the turn end after them."""
     listener = Recorder(takes_s=takes_s)
-    harness = Harness_plain(listener)
+    harness = Harness(listener)
     assignment = harness.assignment(5)
     harness.scheduler.start(assignment)
     await asyncio.sleep(110)
@@ -1230,7 +1197,7 @@ async def test_the_window_is_looked_at_between_batches_and_is_strict(takes_s: fl
 
 async def test_a_listener_is_never_interrupted_by_its_window() -> None:
     listener = Recorder(takes_s=200.0)
-    harness = Harness_plain(listener)
+    harness = Harness(listener)
     assignment = harness.assignment(1)
     harness.scheduler.start(assignment)
     await asyncio.sleep(250)
@@ -1241,8 +1208,7 @@ async def test_a_listener_is_never_interrupted_by_its_window() -> None:
 
 async def test_a_renewal_and_a_window_that_end_together_cost_one_pause(broker: FakeBroker, make: Make) -> None:
     """Renewals are at 1, 21, 41 and 61 s; the turn of 61 s calls ends with the last of them."""
-    broker.create("t")
-    broker.send("t", 0, *[b"x"] * 3)
+    broker.create("t", bodies=[b"x"] * 3)
     listener = Recorder(takes_s=61.0)
 
     async with make(listener, topics={"t": "*"}):
@@ -1266,7 +1232,7 @@ async def test_a_failed_batch_waits_its_pause_and_shows_when_it_is_due(asked_s: 
         return SUSPEND
 
     listener = Recorder(fail)
-    harness = Harness_plain(listener)
+    harness = Harness(listener)
     assignment = harness.assignment(1)
     harness.scheduler.start(assignment)
     await asyncio.sleep(0.001)
@@ -1281,7 +1247,7 @@ async def test_a_failed_batch_waits_its_pause_and_shows_when_it_is_due(asked_s: 
 
 async def test_new_messages_do_not_end_the_wait_of_a_failed_one() -> None:
     listener = Recorder(SUSPEND)
-    harness = Harness_plain(listener)
+    harness = Harness(listener)
     assignment = harness.assignment(1)
     harness.scheduler.start(assignment)
     for _ in range(9):
@@ -1327,7 +1293,7 @@ async def test_dropped_in_any_state_without_a_call_the_owner_ends_at_once_and_it
 
 async def test_dropped_during_a_call_the_result_is_recorded_and_nothing_follows() -> None:
     listener = Recorder(takes_s=3.0)
-    harness = Harness_plain(listener)
+    harness = Harness(listener)
     assignment = harness.assignment(3)
     harness.scheduler.start(assignment)
     await asyncio.sleep(1)
@@ -1398,7 +1364,7 @@ async def test_eight_cells_of_status_and_auto_commit(
         return SUCCESS
 
     listener = Recorder(before, answer, look)
-    harness = Harness_plain(listener)
+    harness = Harness(listener)
     assignment = harness.assignment(3)
     harness.scheduler.start(assignment)
     await asyncio.sleep(5)
@@ -1432,8 +1398,7 @@ async def test_with_random_delays_and_batches_every_queue_is_in_order_and_comple
 
 
 async def test_a_lost_answer_to_a_renewal_is_no_refusal(broker: FakeBroker, make: Make) -> None:
-    broker.create("t")
-    broker.send("t", 0, *[b"x"] * 60)
+    broker.create("t", bodies=[b"x"] * 60)
     broker.refuse[Op.RENEW] = [RequestTimeout("x")]
 
     listener = Recorder(takes_s=1.0)

@@ -121,8 +121,7 @@ def test_a_queue_that_holds_nothing_may_be_pulled_however_small_its_share() -> N
 
 
 async def test_above_a_thousand_messages_no_pull_is_asked_for(broker: FakeBroker, make: Make) -> None:
-    broker.create("t")
-    broker.send("t", 0, *[b"x"] * 1010)
+    broker.create("t", bodies=[b"x"] * 1010)
     listener = Recorder(takes_s=1.0)
 
     async with make(listener, topics={"t": "*"}):
@@ -217,8 +216,7 @@ async def test_a_listener_that_leaves_what_follows_to_others_is_not_told_to_comm
 async def test_with_1000_messages_the_next_pull_is_asked_for_and_with_1001_not(
     broker: FakeBroker, make: Make, messages: int, pulls: int
 ) -> None:
-    broker.create("t")
-    broker.send("t", 0, *[b"x"] * messages)
+    broker.create("t", bodies=[b"x"] * messages)
 
     async with make(Recorder(takes_s=100.0), topics={"t": "*"}, drain_s=0.0):
         await asyncio.sleep(5)
@@ -229,8 +227,7 @@ async def test_with_1000_messages_the_next_pull_is_asked_for_and_with_1001_not(
 async def test_bytes_are_held_below_the_share_and_not_at_it(
     broker: FakeBroker, make: Make, held_bytes: int, asks: bool
 ) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"x")
+    broker.create("t", bodies=[b"x"])
     size = len(broker.logs[QUEUE_PLAIN][0].data)
 
     async with make(Recorder(takes_s=100.0), topics={"t": "*"}, cache_bytes=size + held_bytes, drain_s=0.0):
@@ -317,8 +314,7 @@ async def test_a_drained_queue_is_pulled_for_a_listener_that_waits_for_more_befo
 
 # How it shows that the queue is alive
 async def test_a_queue_that_waits_for_room_or_is_paused_was_looked_at_lately(broker: FakeBroker, make: Make) -> None:
-    broker.create("t", 2)
-    broker.send("t", 0, *[b"x"] * 5)
+    broker.create("t", 2, bodies=[b"x"] * 5)
     consumer = make(Recorder(takes_s=1000.0), topics={"t": "*"}, cache_messages=3, drain_s=0.0, pull_expiry_s=120.0)
     consumer.pause(MessageQueue("t", 1))
 
@@ -394,8 +390,7 @@ def test_something_else_is_refused_and_changes_nothing() -> None:
 
 # What it does
 async def test_no_batch_starts_and_the_running_call_ends_and_is_reported(broker: FakeBroker, make: Make) -> None:
-    broker.create("t")
-    broker.send("t", 0, *[b"x"] * 10)
+    broker.create("t", bodies=[b"x"] * 10)
     listener = Recorder(takes_s=1.0)
     consumer = make(listener, topics={"t": "*"})
 
@@ -414,8 +409,7 @@ async def test_no_batch_starts_and_the_running_call_ends_and_is_reported(broker:
 
 
 async def test_a_listener_that_pauses_its_own_queue_gets_no_further_batch(broker: FakeBroker, make: Make) -> None:
-    broker.create("t")
-    broker.send("t", 0, *[b"x"] * 10)
+    broker.create("t", bodies=[b"x"] * 10)
     calls = 0
 
     async def listener(messages: Any, context: Any) -> ConsumeStatus:
@@ -459,8 +453,7 @@ async def test_nothing_is_pulled_and_the_lease_is_renewed(broker: FakeBroker, ma
 async def test_a_pull_that_waited_for_room_is_not_asked_for_when_there_is_room_but_a_pause(
     broker: FakeBroker, make: Make
 ) -> None:
-    broker.create("t")
-    broker.send("t", 0, *[b"x"] * 5)
+    broker.create("t", bodies=[b"x"] * 5)
     consumer = make(Recorder(takes_s=2.0), topics={"t": "*"}, batch=5, cache_messages=3)
 
     async with consumer:
@@ -477,8 +470,7 @@ async def test_a_pull_that_waited_for_room_is_not_asked_for_when_there_is_room_b
 async def test_a_queue_that_waits_to_retry_is_not_given_again_before_it_is_resumed(
     broker: FakeBroker, make: Make
 ) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a")
+    broker.create("t", bodies=[b"a"])
     listener = Recorder(ConsumeStatus.SUSPEND)
     consumer = make(listener, topics={"t": "*"})
 
@@ -533,8 +525,7 @@ async def test_the_pause_survives_a_rebalance_and_covers_queues_that_come_later(
 
 
 async def test_a_stop_while_paused_gives_everything_back_at_once(broker: FakeBroker, make: Make) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a", b"b")
+    broker.create("t", bodies=[b"a", b"b"])
     consumer = make(Recorder(takes_s=1.0), topics={"t": "*"})
 
     async with consumer:
@@ -551,8 +542,7 @@ async def test_a_stop_while_paused_gives_everything_back_at_once(broker: FakeBro
 async def test_progress_made_before_a_restart_of_the_broker_is_reported_although_paused(
     broker: FakeBroker, make: Make
 ) -> None:
-    broker.create("t")
-    broker.send("t", 0, *[b"x"] * 3)
+    broker.create("t", bodies=[b"x"] * 3)
     listener = Recorder(takes_s=2.0)
     consumer = make(listener, topics={"t": "*"})
 

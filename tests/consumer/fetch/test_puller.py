@@ -61,8 +61,7 @@ def asked(broker: FakeBroker) -> list[int]:
 async def test_the_lock_comes_before_the_first_pull_which_begins_at_the_committed_offset(
     broker: FakeBroker, make: Make_plain
 ) -> None:
-    broker.create("t")
-    broker.send("t", 0, *[b"x"] * 10)
+    broker.create("t", bodies=[b"x"] * 10)
     broker.offsets["g", QUEUE_PLAIN] = 7
     listener = Recorder()
 
@@ -199,8 +198,7 @@ async def test_idle_consumers_send_nothing_but_pulls_and_heartbeats(broker: Fake
 async def test_the_first_pull_of_a_new_lease_begins_where_the_owner_before_has_committed_meanwhile(
     broker: FakeBroker, make: Make_plain
 ) -> None:
-    broker.create("t")
-    broker.send("t", 0, *[b"x"] * 10)
+    broker.create("t", bodies=[b"x"] * 10)
     broker.offsets["g", QUEUE_PLAIN] = 2
     broker.give("g", QUEUE_PLAIN, "owner")
     listener = Recorder()
@@ -248,8 +246,7 @@ async def test_a_fenced_pull_drops_the_assignment(broker: FakeBroker, make: Make
 async def test_a_pull_refused_as_a_whole_is_tried_again_or_fenced(
     broker: FakeBroker, make: Make_plain, refused: bool
 ) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a")
+    broker.create("t", bodies=[b"a"])
     broker.refuse[Op.PULL] = [Internal("x") if refused else Fenced("x")]
     listener = Recorder()
 
@@ -261,8 +258,7 @@ async def test_a_pull_refused_as_a_whole_is_tried_again_or_fenced(
 
 
 async def test_an_offset_behind_the_log_goes_on_at_its_end(broker: FakeBroker, make: Make_plain) -> None:
-    broker.create("t")
-    broker.send("t", 0, *[b"x"] * 5)
+    broker.create("t", bodies=[b"x"] * 5)
     broker.offsets["g", QUEUE_PLAIN] = 9
     listener = Recorder()
 
@@ -306,8 +302,7 @@ class Scripted(FakeBroker):
 )
 async def test_odd_answers(make: Make_plain, answer: Any, delivered: list[int], at: float) -> None:
     broker = Scripted(answer)
-    broker.create("t")
-    broker.send("t", 0, b"a", b"b", b"c", b"d")
+    broker.create("t", bodies=[b"a", b"b", b"c", b"d"])
     listener = Recorder()
     consumer = Consumer(
         "fake:1", group="g", listener=listener, topics={"t": "*"}, connect=broker.connect,
@@ -322,8 +317,7 @@ async def test_odd_answers(make: Make_plain, answer: Any, delivered: list[int], 
 
 
 async def test_progress_of_a_pull_that_failed_is_sent_again(broker: FakeBroker, make: Make_plain) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a")
+    broker.create("t", bodies=[b"a"])
     listener = Recorder(takes_s=0.1)
 
     async with make(listener, topics={"t": "*"}, pull_wait_s=0.15, commit_every_s=5):
@@ -1369,8 +1363,7 @@ async def test_progress_gets_across_a_gap_at_the_end_of_the_queue_also_behind_ca
 
 
 async def test_a_gap_with_nothing_cached_is_committed_at_once(broker: FakeBroker, make: Make) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"x")
+    broker.create("t", bodies=[b"x"])
     broker.damaged[QUEUE] = range(0, 1)
 
     async with make(topics={"t": "*"}, on_gap="skip"):
@@ -1415,8 +1408,7 @@ async def test_retention_between_finding_the_first_message_and_asking_for_it_is_
 
 
 async def test_damage_without_an_end_is_asked_for_again_and_never_skipped(broker: FakeBroker, make: Make) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"x")
+    broker.create("t", bodies=[b"x"])
     broker.refuse[Op.PULL] = [Damaged("rot"), Internal("x")]
     listener = Recorder()
 

@@ -47,8 +47,7 @@ def asked(broker: FakeBroker) -> list[int]:
 async def test_a_group_without_progress_begins_where_it_is_told(
     broker: FakeBroker, make: Make, start_from: str, first: int
 ) -> None:
-    broker.create("t")
-    broker.send("t", 0, *[b"x"] * 4)
+    broker.create("t", bodies=[b"x"] * 4)
     broker.send("t", 0, *[b"x"] * 6)
     broker.min_offsets[QUEUE_PLAIN] = 4
 
@@ -78,8 +77,7 @@ async def test_the_retries_of_a_group_are_for_it_whenever_they_were_given_back(
 
 
 async def test_a_queue_made_after_the_group_subscribed_is_read_from_0(broker: FakeBroker, make: Make) -> None:
-    broker.create("old")
-    broker.send("old", 0, b"x")
+    broker.create("old", bodies=[b"x"])
     listener = Recorder()
 
     async with make(listener, topics={"t": "*", "old": "*"}, start_from="last"):
@@ -96,8 +94,7 @@ async def test_a_queue_made_after_the_group_subscribed_is_read_from_0(broker: Fa
 async def test_a_start_that_cannot_be_read_is_asked_for_again_and_never_guessed(
     broker: FakeBroker, make: Make, error: Exception
 ) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a")
+    broker.create("t", bodies=[b"a"])
     broker.refuse[Op.RANGES] = [error]
     listener = Recorder()
 
@@ -135,8 +132,7 @@ async def test_only_a_read_that_succeeded_is_an_offset_and_a_negative_one_never(
     """RocketMQ takes a failed read for the offset -1, by which the group is rewound to the start of the queue."""
     broker, listener = Odd(), Recorder()
     broker.script = [odd]
-    broker.create("t")
-    broker.send("t", 0, b"a")
+    broker.create("t", bodies=[b"a"])
     consumer = Consumer(
         "fake:1", group="g", listener=listener, topics={"t": "*"}, connect=broker.connect,
         now=asyncio.get_running_loop().time, start_from=start_from,
@@ -167,8 +163,7 @@ async def test_only_a_read_that_succeeded_is_an_offset_and_a_negative_one_never(
 async def test_stored_progress_counts_and_without_any_the_setting(
     broker: FakeBroker, make: Make, start_from: str, stored: int | None, expected: int
 ) -> None:
-    broker.create("t")
-    broker.send("t", 0, *[b"x"] * 10)
+    broker.create("t", bodies=[b"x"] * 10)
     broker.offsets_at[QUEUE_PLAIN, NOON_US] = 5
     if stored is not None:
         broker.offsets["g", QUEUE_PLAIN] = stored
@@ -198,8 +193,7 @@ async def test_last_is_the_same_for_a_member_that_comes_after_more_messages(brok
 async def test_last_does_not_pass_a_queue_that_was_made_while_nobody_of_the_group_was_there(
     broker: FakeBroker, make: Make
 ) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"old")
+    broker.create("t", bodies=[b"old"])
     listener = Recorder()
 
     async with make(topics={"t": "*"}, start_from="last"):

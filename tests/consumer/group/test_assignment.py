@@ -490,8 +490,7 @@ async def test_no_other_request_that_is_slow_keeps_a_renewal_waiting(broker: Fak
 async def test_a_renewal_that_is_not_granted_stops_the_queue_before_its_next_batch(
     broker: FakeBroker, make: Make
 ) -> None:
-    broker.create("t")
-    broker.send("t", 0, *[b"x"] * 10)
+    broker.create("t", bodies=[b"x"] * 10)
     lost_at: list[float] = []
 
     async def listener(messages: Messages, context: ConsumeContext) -> ConsumeStatus:

@@ -25,8 +25,7 @@ def assignment(consumer: Any, queue: MessageQueue = QUEUE) -> Any:
 
 
 async def test_an_idle_queue_is_committed_and_unlocked_at_once_in_one_request(broker: FakeBroker, make: Make) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a", b"b")
+    broker.create("t", bodies=[b"a", b"b"])
 
     async with make(Recorder(), topics={"t": "*"}, commit_every_s=5.0, pull_wait_s=14.0):
         await asyncio.sleep(1)
@@ -42,8 +41,7 @@ async def test_cached_messages_that_were_not_started_are_discarded_and_the_unloc
     broker: FakeBroker, make: Make
 ) -> None:
     """RocketMQ postpones such an unlock by 20 s."""
-    broker.create("t")
-    broker.send("t", 0, *[b"x"] * 10)
+    broker.create("t", bodies=[b"x"] * 10)
     listener = Recorder(takes_s=5.0)
 
     async with make(listener, topics={"t": "*"}):
@@ -84,8 +82,7 @@ async def test_tries_to_unlock_are_counted_with_each_pass_while_a_call_runs(
     broker: FakeBroker, make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     """RocketMQ's tryUnlockTimes: the queue stays in the table, dropped, until the call has ended."""
-    broker.create("t")
-    broker.send("t", 0, b"a")
+    broker.create("t", bodies=[b"a"])
     consumer = make(Recorder(takes_s=50.0), topics={"t": "*"})
 
     async with consumer:
@@ -102,8 +99,7 @@ async def test_tries_to_unlock_are_counted_with_each_pass_while_a_call_runs(
 
 
 async def test_many_passes_in_a_second_count_one_try(broker: FakeBroker, make: Make) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a")
+    broker.create("t", bodies=[b"a"])
     consumer = make(Recorder(takes_s=50.0), topics={"t": "*"})
 
     async with consumer:
@@ -131,8 +127,7 @@ async def test_a_queue_that_was_lost_during_a_call_is_given_back_without_progres
     broker: FakeBroker, make: Make
 ) -> None:
     """The broker may keep it for us until then: an offset that is reset must not start a call beside ours."""
-    broker.create("t")
-    broker.send("t", 0, b"a")
+    broker.create("t", bodies=[b"a"])
 
     async with make(Recorder(takes_s=5.0), topics={"t": "*"}) as consumer:
         await asyncio.sleep(1)
@@ -155,8 +150,7 @@ async def restart(broker: FakeBroker, batches: int) -> None:
 
 
 async def test_a_hand_over_that_spans_a_restart_gives_back_what_was_done(broker: FakeBroker, make: Make) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a", b"b")
+    broker.create("t", bodies=[b"a", b"b"])
 
     async with make(Recorder(takes_s=4.0), topics={"t": "*"}):
         await asyncio.sleep(1)
@@ -171,8 +165,7 @@ async def test_a_hand_over_that_spans_a_restart_gives_back_what_was_done(broker:
 
 
 async def test_what_the_log_has_lost_is_not_given_back_as_done(broker: FakeBroker, make: Make) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a")
+    broker.create("t", bodies=[b"a"])
 
     async with make(Recorder(takes_s=4.0), topics={"t": "*"}):
         await asyncio.sleep(1)
@@ -187,8 +180,7 @@ async def test_what_the_log_has_lost_is_not_given_back_as_done(broker: FakeBroke
 
 
 async def test_a_stop_that_spans_a_restart_leaves_with_what_was_done(broker: FakeBroker, make: Make) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a", b"b")
+    broker.create("t", bodies=[b"a", b"b"])
     consumer = make(Recorder(takes_s=4.0), topics={"t": "*"})
     consumer.start()
     await asyncio.sleep(1)

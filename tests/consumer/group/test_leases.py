@@ -107,8 +107,7 @@ async def test_a_renewal_without_an_answer_leaves_the_belief_as_it_is(broker: Fa
 async def test_a_renewal_counts_from_when_it_was_sent_however_late_its_answer(
     broker: FakeBroker, make: Make_plain
 ) -> None:
-    broker.create("t")
-    broker.send("t", 0, *[b"x"] * 100)
+    broker.create("t", bodies=[b"x"] * 100)
     hold, listener = broker.hold_reply(Op.RENEW), Recorder(takes_s=1.0)
 
     async with make(listener, topics={"t": "*"}, lock_timeout_s=3.0):
@@ -127,8 +126,7 @@ async def test_renewals_go_on_while_a_dropped_queue_waits_for_its_call(broker: F
         await asyncio.sleep(100)
         ended.append(asyncio.get_running_loop().time())
 
-    broker.create("t")
-    broker.send("t", 0, b"a")
+    broker.create("t", bodies=[b"a"])
     consumer = make(listener, topics={"t": "*"}, drain_s=200.0)
     async with consumer:
         await asyncio.sleep(5)
@@ -298,8 +296,7 @@ async def test_a_broker_with_shorter_leases_that_is_met_later_brings_the_renewal
 
 async def test_a_short_lease_is_believed_in_for_half_of_it(make: Make, broker: FakeBroker) -> None:
     broker.lease_s = 12.0
-    broker.create("t")
-    broker.send("t", 0, *[b"x"] * 100)
+    broker.create("t", bodies=[b"x"] * 100)
     listener = Recorder(takes_s=1.0)
 
     async with make(listener, topics={"t": "*"}, lock_timeout_s=100.0):

@@ -40,8 +40,7 @@ async def test_the_progress_of_all_queues_is_one_request(broker: FakeBroker, mak
 
 
 async def test_a_long_turn_reports_while_it_runs(broker: FakeBroker, make: Make) -> None:
-    broker.create("t")
-    broker.send("t", 0, *[b"x"] * 50)
+    broker.create("t", bodies=[b"x"] * 50)
 
     async with make(Recorder(takes_s=0.1), topics={"t": "*"}):
         await asyncio.sleep(3)

@@ -220,8 +220,7 @@ async def test_a_free_lease_that_is_not_ours_to_have_is_left_alone(broker: FakeB
 async def test_the_running_call_ends_before_its_queue_is_released_with_its_progress(
     broker: FakeBroker, make: Make
 ) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a", b"b", b"c")
+    broker.create("t", bodies=[b"a", b"b", b"c"])
     listener = Recorder(takes_s=10.0)
 
     async with make(listener, topics={"t": "*"}):
@@ -239,8 +238,7 @@ async def test_the_running_call_ends_before_its_queue_is_released_with_its_progr
 
 
 async def test_a_failed_call_of_a_dropped_queue_is_counted_before_the_release(broker: FakeBroker, make: Make) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a")
+    broker.create("t", bodies=[b"a"])
     listener, hold = Recorder(SUSPEND, takes_s=1.0), broker.hold_reply(Op.ATTEMPT)
 
     async with make(listener, topics={"t": "*"}):
@@ -258,8 +256,7 @@ async def test_a_failed_call_of_a_dropped_queue_is_counted_before_the_release(br
 async def test_a_queue_that_comes_back_during_its_last_call_is_taken_again_right_after(
     broker: FakeBroker, make: Make
 ) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a", b"b")
+    broker.create("t", bodies=[b"a", b"b"])
     listener = Recorder(takes_s=10.0)
 
     async with make(listener, topics={"t": "*"}):
@@ -276,8 +273,7 @@ async def test_a_queue_that_comes_back_during_its_last_call_is_taken_again_right
 
 
 async def test_a_release_of_a_queue_that_was_lost_meanwhile_changes_nothing(broker: FakeBroker, make: Make) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a")
+    broker.create("t", bodies=[b"a"])
 
     async with make(Recorder(takes_s=10.0), topics={"t": "*"}):
         await asyncio.sleep(2)
@@ -380,8 +376,7 @@ async def test_a_topic_that_is_made_later_is_consumed_at_once(broker: FakeBroker
 
     async with make(listener, topics={"t": "*"}):
         await asyncio.sleep(33)
-        broker.create("t")
-        broker.send("t", 0, b"a")
+        broker.create("t", bodies=[b"a"])
         await asyncio.sleep(1)
 
     assert listener.times == [33.0]
@@ -423,8 +418,7 @@ async def test_every_20_s_what_is_missing_is_looked_for(broker: FakeBroker, make
 
 
 async def test_hand_overs_of_several_queues_wait_for_their_calls_side_by_side(broker: FakeBroker, make: Make) -> None:
-    broker.create("t", 2)
-    broker.send("t", 0, b"a")
+    broker.create("t", 2, bodies=[b"a"])
     broker.send("t", 1, b"a")
     took: dict[int, float] = {0: 5.0, 1: 9.0}
 
@@ -503,8 +497,7 @@ def current(consumer: Any, queue: MessageQueue = QUEUE) -> Any:
 async def test_a_request_for_locks_has_1_s_and_one_that_is_answered_later_loses_no_grant(
     broker: FakeBroker, make: Make
 ) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a")
+    broker.create("t", bodies=[b"a"])
     hold, listener = broker.hold_reply(Op.ACQUIRE), Recorder()
     consumer = make(listener, topics={"t": "*"})
 
@@ -665,8 +658,7 @@ async def test_a_queue_that_was_not_pulled_for_120_s_is_given_up_and_taken_anew_
 async def test_an_expired_queue_whose_call_runs_is_taken_anew_when_that_has_ended(
     broker: FakeBroker, make: Make
 ) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a", b"b")
+    broker.create("t", bodies=[b"a", b"b"])
     listener = Recorder(takes_s=10.0)
     consumer = make(listener, topics={"t": "*"})
 
@@ -754,8 +746,7 @@ async def test_a_queue_that_bounces_away_and_back_keeps_its_new_lock(broker: Fak
 
 
 async def test_a_stale_offset_is_never_used_after_a_bounce(broker: FakeBroker, make: Make) -> None:
-    broker.create("t")
-    broker.send("t", 0, *[b"x"] * 10)
+    broker.create("t", bodies=[b"x"] * 10)
     listener = Recorder()
     consumer = make(listener, topics={"t": "*"}, batch=4)
 
@@ -775,8 +766,7 @@ async def test_a_stale_offset_is_never_used_after_a_bounce(broker: FakeBroker, m
 async def test_a_failed_read_of_the_progress_is_repeated_and_never_guessed(
     broker: FakeBroker, make: Make, attempts: int
 ) -> None:
-    broker.create("t")
-    broker.send("t", 0, *[b"x"] * 10)
+    broker.create("t", bodies=[b"x"] * 10)
     broker.offsets["g", QUEUE] = 7
     broker.refuse[Op.ACQUIRE] = [RequestTimeout("x")] * attempts
     listener = Recorder()

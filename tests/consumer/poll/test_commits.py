@@ -22,8 +22,7 @@ def two_queues(broker: FakeBroker, count: int = 4) -> None:
 
 
 async def test_what_is_done_is_committed_every_5_s(broker: FakeBroker, pull: MakePull) -> None:
-    broker.create("t")
-    broker.send("t", 0, *[b"x"] * 6)
+    broker.create("t", bodies=[b"x"] * 6)
     committed = []
 
     async def look(*times: float) -> None:
@@ -54,8 +53,7 @@ async def test_nothing_is_sent_while_nothing_is_done(broker: FakeBroker, pull: M
 
 
 async def test_without_auto_commit_only_commit_commits(broker: FakeBroker, pull: MakePull) -> None:
-    broker.create("t")
-    broker.send("t", 0, *[b"x"] * 6)
+    broker.create("t", bodies=[b"x"] * 6)
     async with pull(batch=2, auto_commit_every_s=0) as consumer:
         await consumer.poll(1)
         await consumer.poll(1)
@@ -71,8 +69,7 @@ async def test_without_auto_commit_only_commit_commits(broker: FakeBroker, pull:
 
 
 async def test_a_commit_returns_when_the_broker_has_answered(broker: FakeBroker, pull: MakePull) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"x")
+    broker.create("t", bodies=[b"x"])
     async with pull() as consumer:
         await consumer.poll(1)
         hold = broker.hold_reply(Op.COMMIT)
@@ -89,8 +86,7 @@ async def test_a_commit_is_asked_for_also_where_the_progress_rides_on_a_parked_p
     broker: FakeBroker, pull: MakePull
 ) -> None:
     """Progress on a pull reaches the disk a moment later; a commit promises more."""
-    broker.create("t")
-    broker.send("t", 0, b"x")
+    broker.create("t", bodies=[b"x"])
     async with pull() as consumer:
         await consumer.poll(1)
         await consumer.commit()
@@ -146,8 +142,7 @@ async def test_a_lost_queue_whose_progress_was_committed_is_no_reason_to_raise(
 
 
 async def test_a_batch_that_was_given_back_unfinished_is_told_by_the_commit(broker: FakeBroker, pull: MakePull) -> None:
-    broker.create("t")
-    broker.send("t", 0, *[b"x"] * 4)
+    broker.create("t", bodies=[b"x"] * 4)
     async with pull(drain_s=1) as consumer:
         await consumer.poll(1)
         broker.set_members("g", "a")
@@ -161,8 +156,7 @@ async def test_a_batch_that_was_given_back_unfinished_is_told_by_the_commit(brok
 async def test_without_auto_commit_a_queue_that_is_handed_over_uncommitted_is_told_by_the_commit(
     broker: FakeBroker, pull: MakePull
 ) -> None:
-    broker.create("t")
-    broker.send("t", 0, *[b"x"] * 4)
+    broker.create("t", bodies=[b"x"] * 4)
     async with pull(auto_commit_every_s=0) as consumer:
         await consumer.poll(1)
         await consumer.poll(0)
@@ -174,8 +168,7 @@ async def test_without_auto_commit_a_queue_that_is_handed_over_uncommitted_is_to
 
 
 async def test_a_deleted_topic_is_no_reason_to_raise(broker: FakeBroker, pull: MakePull) -> None:
-    broker.create("t")
-    broker.send("t", 0, *[b"x"] * 4)
+    broker.create("t", bodies=[b"x"] * 4)
     async with pull() as consumer:
         batch = await consumer.poll(1)
         broker.delete("t")
@@ -187,8 +180,7 @@ async def test_a_deleted_topic_is_no_reason_to_raise(broker: FakeBroker, pull: M
 async def test_a_commit_waits_for_a_broker_that_is_away_and_gives_up_after_its_time(
     broker: FakeBroker, pull: MakePull
 ) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"x")
+    broker.create("t", bodies=[b"x"])
     async with pull() as consumer:
         await consumer.poll(1)
         broker.go_down()
@@ -209,8 +201,7 @@ async def test_a_commit_waits_for_a_broker_that_is_away_and_gives_up_after_its_t
 async def test_a_commit_to_a_broker_that_started_again_waits_until_its_log_is_known_to_agree(
     broker: FakeBroker, pull: MakePull
 ) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"x")
+    broker.create("t", bodies=[b"x"])
     async with pull() as consumer:
         await consumer.poll(1)
         broker.go_down()
@@ -227,8 +218,7 @@ async def test_a_commit_to_a_broker_that_started_again_waits_until_its_log_is_kn
 
 
 async def test_a_refused_commit_raises_what_the_broker_said(broker: FakeBroker, pull: MakePull) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"x")
+    broker.create("t", bodies=[b"x"])
     async with pull() as consumer:
         await consumer.poll(1)
         broker.refuse[Op.COMMIT].append(BadRequest("no such thing"))
@@ -239,8 +229,7 @@ async def test_a_refused_commit_raises_what_the_broker_said(broker: FakeBroker, 
 
 @pytest.mark.parametrize("steps", range(6))
 async def test_a_cancelled_commit_is_sent_again(broker: FakeBroker, pull: MakePull, steps: int) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"x")
+    broker.create("t", bodies=[b"x"])
     async with pull() as consumer:
         await consumer.poll(1)
         commit = asyncio.create_task(consumer.commit())
@@ -253,8 +242,7 @@ async def test_a_cancelled_commit_is_sent_again(broker: FakeBroker, pull: MakePu
 
 
 async def test_progress_that_goes_with_a_hand_over_is_waited_for(broker: FakeBroker, pull: MakePull) -> None:
-    broker.create("t")
-    broker.send("t", 0, *[b"x"] * 2)
+    broker.create("t", bodies=[b"x"] * 2)
     async with pull() as consumer:
         await consumer.poll(1)
         await consumer.poll(0)

@@ -45,8 +45,7 @@ async def test_what_may_be_returned_at_the_very_end_of_a_poll_is(
     broker: FakeBroker, pull: MakePull, after_s: float, found: bool, first: bool
 ) -> None:
     """Whichever of the two timers is the first of that moment."""
-    broker.create("t")
-    broker.send("t", 0, b"x")
+    broker.create("t", bodies=[b"x"])
     async with pull() as consumer:
         await asyncio.sleep(1)
         consumer.pause()
@@ -64,8 +63,7 @@ async def test_what_may_be_returned_at_the_very_end_of_a_poll_is(
 async def test_a_poll_without_time_returns_what_is_there_and_lets_the_loop_run(
     broker: FakeBroker, pull: MakePull
 ) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a", b"b")
+    broker.create("t", bodies=[b"a", b"b"])
     async with pull(batch=1) as consumer:
         polls = 0
         while not (batch := await consumer.poll(0)):  # a loop without any other await
@@ -92,8 +90,7 @@ async def test_a_batch_is_of_one_queue_and_every_queue_has_its_turn(broker: Fake
 
 
 async def test_a_busy_queue_does_not_keep_another_waiting(broker: FakeBroker, pull: MakePull) -> None:
-    broker.create("t", 2)
-    broker.send("t", 0, *[b"x"] * 100)
+    broker.create("t", 2, bodies=[b"x"] * 100)
     async with pull(batch=1) as consumer:
         for _ in range(3):
             assert (await consumer.poll(1)).queue == QUEUE
@@ -105,8 +102,7 @@ async def test_a_busy_queue_does_not_keep_another_waiting(broker: FakeBroker, pu
 
 
 async def test_a_user_who_awaits_nothing_but_polls_stops_no_timer(broker: FakeBroker, pull: MakePull) -> None:
-    broker.create("t")
-    broker.send("t", 0, *[b"x"] * 300)
+    broker.create("t", bodies=[b"x"] * 300)
     loop, readings, steps = asyncio.get_running_loop(), 0, 0
 
     def clock() -> float:
@@ -174,8 +170,7 @@ async def test_a_cancelled_poll_loses_no_message_at_whatever_step_it_is_cancelle
 
 
 async def test_a_cancelled_poll_leaves_done_what_came_before_it(broker: FakeBroker, pull: MakePull) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a")
+    broker.create("t", bodies=[b"a"])
     async with pull() as consumer:
         await consumer.poll(1)
         with pytest.raises(TimeoutError):
@@ -199,8 +194,7 @@ async def test_a_poll_is_refused_while_another_task_waits_for_one(broker: FakeBr
 async def test_a_poll_is_refused_while_another_task_works_on_what_its_iteration_returned(
     broker: FakeBroker, pull: MakePull
 ) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a", b"b")
+    broker.create("t", bodies=[b"a", b"b"])
 
     async def work() -> None:
         async for _ in consumer:
@@ -220,8 +214,7 @@ async def test_a_poll_is_refused_while_another_task_works_on_what_its_iteration_
 
 async def test_a_poll_in_a_task_of_its_own_is_one_of_the_same_user(broker: FakeBroker, pull: MakePull) -> None:
     """As in ``asyncio.wait_for(consumer.poll(), 1)``."""
-    broker.create("t")
-    broker.send("t", 0, b"a", b"b")
+    broker.create("t", bodies=[b"a", b"b"])
     async with pull(batch=1) as consumer:
         assert offsets(await consumer.poll(1)) == [0]
         assert offsets(await asyncio.create_task(consumer.poll(1))) == [1]
@@ -248,8 +241,7 @@ async def test_a_paused_queue_is_not_returned_though_it_is_cached_and_goes_on_at
 
 
 async def test_everything_paused_is_a_poll_that_times_out(broker: FakeBroker, pull: MakePull) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"x")
+    broker.create("t", bodies=[b"x"])
     async with pull() as consumer:
         consumer.pause()
         assert await consumer.poll(3) == []
@@ -261,8 +253,7 @@ async def test_everything_paused_is_a_poll_that_times_out(broker: FakeBroker, pu
 async def test_nothing_is_returned_while_the_lease_is_not_proven_and_it_goes_on_when_it_is(
     broker: FakeBroker, pull: MakePull
 ) -> None:
-    broker.create("t")
-    broker.send("t", 0, *[b"x"] * 4)
+    broker.create("t", bodies=[b"x"] * 4)
     async with pull(batch=1) as consumer:
         await consumer.poll(1)
         broker.connections[0].silent = True
@@ -294,8 +285,7 @@ async def test_a_lost_queue_is_not_returned_any_more_and_its_batch_says_so(broke
 
 # Hand-over
 async def test_a_hand_over_waits_for_the_batch_in_hand_until_the_next_poll(broker: FakeBroker, pull: MakePull) -> None:
-    broker.create("t")
-    broker.send("t", 0, *[b"x"] * 4)
+    broker.create("t", bodies=[b"x"] * 4)
     async with pull(batch=2) as consumer:
         await consumer.poll(1)
         broker.set_members("g", "a")  # the queue is theirs now
@@ -310,8 +300,7 @@ async def test_a_hand_over_waits_for_the_batch_in_hand_until_the_next_poll(broke
 async def test_a_user_who_never_polls_again_keeps_a_queue_for_drain_s_and_its_batch_is_given_back(
     broker: FakeBroker, pull: MakePull, after_s: float, held: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    broker.create("t")
-    broker.send("t", 0, *[b"x"] * 4)
+    broker.create("t", bodies=[b"x"] * 4)
     async with pull(batch=2) as consumer:
         await consumer.poll(1)
         batch = await consumer.poll(1)  # the first two are done
@@ -327,8 +316,7 @@ async def test_a_user_who_never_polls_again_keeps_a_queue_for_drain_s_and_its_ba
 
 
 async def test_an_idle_queue_is_handed_over_at_once_with_all_that_is_done(broker: FakeBroker, pull: MakePull) -> None:
-    broker.create("t")
-    broker.send("t", 0, *[b"x"] * 4)
+    broker.create("t", bodies=[b"x"] * 4)
     async with pull(batch=2) as consumer:
         await consumer.poll(1)
         await consumer.poll(1)
@@ -340,8 +328,7 @@ async def test_an_idle_queue_is_handed_over_at_once_with_all_that_is_done(broker
 
 
 async def test_a_batch_that_its_user_empties_is_done_all_the_same(broker: FakeBroker, pull: MakePull) -> None:
-    broker.create("t")
-    broker.send("t", 0, *[b"x"] * 3)
+    broker.create("t", bodies=[b"x"] * 3)
     async with pull() as consumer:
         batch: PulledBatch = await consumer.poll(1)
         batch.clear()
@@ -393,8 +380,7 @@ def test_each_of_n_in_line_has_its_turn_within_n_turns(work: list[int]) -> None:
 
 
 async def test_the_user_is_told_before_the_first_message_and_may_seek_there(broker: FakeBroker, pull: MakePull) -> None:
-    broker.create("t")
-    broker.send("t", 0, *[b"x"] * 6)
+    broker.create("t", bodies=[b"x"] * 6)
     told: list[Any] = []
 
     async def on_assigned(queues: list[MessageQueue]) -> None:
@@ -412,8 +398,7 @@ async def test_the_user_is_told_before_the_first_message_and_may_seek_there(brok
 async def test_a_queue_is_given_away_when_the_user_was_told_and_what_they_commit_there_counts(
     broker: FakeBroker, pull: MakePull
 ) -> None:
-    broker.create("t")
-    broker.send("t", 0, *[b"x"] * 4)
+    broker.create("t", bodies=[b"x"] * 4)
     told: list[Any] = []
 
     async def on_revoked(queues: list[MessageQueue]) -> None:
@@ -457,8 +442,7 @@ async def test_a_commit_in_a_hook_leaves_undone_what_the_polling_task_works_on(
 async def test_a_hook_that_raises_or_hangs_is_logged_and_harms_nobody(
     broker: FakeBroker, pull: MakePull, caplog: pytest.LogCaptureFixture
 ) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"x")
+    broker.create("t", bodies=[b"x"])
 
     def on_assigned(queues: list[MessageQueue]) -> None:
         raise ValueError("from the hook")
@@ -479,8 +463,7 @@ async def test_a_hook_that_raises_or_hangs_is_logged_and_harms_nobody(
 async def test_a_hook_that_awaits_something_cancelled_has_raised(
     broker: FakeBroker, pull: MakePull, caplog: pytest.LogCaptureFixture
 ) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"x")
+    broker.create("t", bodies=[b"x"])
 
     async def on_revoked(queues: list[MessageQueue]) -> None:
         future = asyncio.get_running_loop().create_future()

@@ -108,8 +108,7 @@ async def test_assigned_queues_are_acquired_exactly_and_nothing_is_shared_out(
 async def test_an_assigned_queue_that_another_holds_is_waited_for_and_so_is_a_seek_in_it(
     broker: FakeBroker, pull: MakePull
 ) -> None:
-    broker.create("t", 2)
-    broker.send("t", 0, *[b"x"] * 4)
+    broker.create("t", 2, bodies=[b"x"] * 4)
     broker.give("g", QUEUE)
     async with pull(topics={}) as consumer:
         consumer.assign([QUEUE])
@@ -164,8 +163,7 @@ async def test_topics_and_queues_are_named_without_the_namespace(broker: FakeBro
 async def test_the_iteration_ends_at_the_stop_and_what_it_returned_last_is_done(
     broker: FakeBroker, pull: MakePull
 ) -> None:
-    broker.create("t")
-    broker.send("t", 0, *[b"x"] * 4)
+    broker.create("t", bodies=[b"x"] * 4)
     seen: list[int] = []
 
     async def work() -> None:
@@ -198,8 +196,7 @@ async def test_a_poll_that_waits_is_ended_by_the_stop(broker: FakeBroker, pull: 
 async def test_a_stop_waits_no_longer_than_drain_s_for_a_task_that_keeps_its_batch(
     broker: FakeBroker, pull: MakePull
 ) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"x")
+    broker.create("t", bodies=[b"x"])
 
     async def hang() -> None:
         await consumer.poll(1)
@@ -219,8 +216,7 @@ async def test_a_stop_waits_no_longer_than_drain_s_for_a_task_that_keeps_its_bat
 async def test_the_block_that_ends_well_has_done_its_last_batch_and_one_that_raises_has_not(
     broker: FakeBroker, pull: MakePull, fails: bool
 ) -> None:
-    broker.create("t")
-    broker.send("t", 0, *[b"x"] * 4)
+    broker.create("t", bodies=[b"x"] * 4)
     try:
         async with pull(batch=2) as consumer:
             await consumer.poll(1)
@@ -236,8 +232,7 @@ async def test_the_block_that_ends_well_has_done_its_last_batch_and_one_that_rai
 async def test_a_stop_by_the_task_that_has_the_batch_leaves_it_undone_at_once(
     broker: FakeBroker, pull: MakePull
 ) -> None:
-    broker.create("t")
-    broker.send("t", 0, *[b"x"] * 4)
+    broker.create("t", bodies=[b"x"] * 4)
     async with pull(batch=2) as consumer:
         await consumer.poll(1)
         await consumer.stop()
@@ -274,8 +269,7 @@ async def test_what_is_subscribed_after_a_stop_starts_nothing(broker: FakeBroker
 
 
 async def test_what_it_does_can_be_looked_at(broker: FakeBroker, pull: MakePull) -> None:
-    broker.create("t")
-    broker.send("t", 0, *[b"x"] * 4)
+    broker.create("t", bodies=[b"x"] * 4)
     consumer = pull(batch=3)
     assert (consumer.statistics(), consumer.running_info(), consumer.assignment) == ({}, {}, [])
     async with consumer:
@@ -311,8 +305,7 @@ async def test_there_is_no_task_for_a_queue_but_its_puller(broker: FakeBroker, p
 async def test_queues_are_rebalanced_leased_and_pulled_as_those_of_a_listener(
     broker: FakeBroker, pull: MakePull
 ) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"x")
+    broker.create("t", bodies=[b"x"])
     async with pull() as consumer:
         assert offsets(await consumer.poll(1)) == [0]
         steps = dict.fromkeys(request.op for request in broker.requests)

@@ -64,8 +64,7 @@ async def test_whatever_is_finished_shows_that_the_user_is_there() -> None:
 async def test_the_queues_of_a_user_who_does_not_poll_go_to_others_until_the_next_poll(
     broker: FakeBroker, pull: MakePull, caplog: pytest.LogCaptureFixture
 ) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a", b"b")
+    broker.create("t", bodies=[b"a", b"b"])
     async with pull(batch=1) as consumer:
         assert offsets(await consumer.poll(1)) == [0]
         assert offsets(batch := await consumer.poll(1)) == [1]
@@ -92,8 +91,7 @@ async def test_the_queues_of_a_user_who_does_not_poll_go_to_others_until_the_nex
 async def test_a_poll_that_comes_while_the_queues_are_given_back_takes_them_anew(
     broker: FakeBroker, pull: MakePull, after_s: float
 ) -> None:
-    broker.create("t")
-    broker.send("t", 0, b"a", b"b")
+    broker.create("t", bodies=[b"a", b"b"])
     async with pull(batch=1) as consumer:
         await consumer.poll(1)
         await asyncio.sleep(900 + after_s)
