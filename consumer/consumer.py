@@ -19,7 +19,8 @@ from rmq.wire.names import check_readable, wrap
 
 from .config import ConsumerConfig
 from .dispatch.concurrent import ConcurrentService
-from .dispatch.failures import SkipFailures
+from .dispatch.failures import SendBacks, SkipFailures
+from .dispatch.invoke import DispatchParts
 from .dispatch.orderly import OrderlyScheduler
 from .fetch.concurrent_queue import ConcurrentQueue
 from .fetch.process_queue import ProcessQueue
@@ -214,12 +215,7 @@ class Consumer(BaseConsumer[ConsumerRuntime]):
 
     def _make_service(self, runtime: ConsumerRuntime) -> ConsumeService:
         """Make what calls the listener."""
-        failures = SkipFailures() if runtime.is_broadcasting else None
-        Service = OrderlyScheduler if self.config.orderly else partial(ConcurrentService, failures=failures)
-        return Service(
-            self._adapted,
-            self.config,
-            runtime.broker,
+        parts = DispatchParts(
             tasks=runtime.tasks,
             leases=runtime.keeper,
             on_turn=runtime.reporter.turned,
@@ -227,6 +223,10 @@ class Consumer(BaseConsumer[ConsumerRuntime]):
             statistics=runtime.statistics,
             stalled=runtime.stalls.stalled,
         )
+        if self.config.orderly:
+            return OrderlyScheduler(self._adapted, self.config, runtime.broker, parts)
+        failures = SkipFailures() if runtime.is_broadcasting else SendBacks(self.config, runtime.broker)
+        return ConcurrentService(self._adapted, self.config, runtime.broker, parts, failures=failures)
 
     async def run(self) -> None:
         """

@@ -16,39 +16,36 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from rmq.engine.native.group import GroupClient
 from rmq.runtime.logging import get_logger
-from rmq.runtime.tasks import TaskSet
 from rmq.wire.model import StoredMessage
 
 from ..config import ConsumerConfig
 from ..fetch.concurrent_queue import Chunk, ConcurrentQueue
 from ..group.assignment import Assignment, ConsumeGuard
-from ..group.leases import Leases, is_proven, until_proven
-from ..introspection import Statistics, TopicMeter
+from ..group.leases import is_proven, until_proven
+from ..introspection import TopicMeter
 from ..listener import (
     RETRY,
     SUCCESS,
     AsyncListener,
     ConcurrentContext,
-    Hooks,
-    Threads,
     acknowledged,
     failure_of,
     read_concurrent_status,
     result_type,
 )
-from .failures import EXPIRED_LEVEL, Failures, Fate, SendBacks, reason_of
-from .invoke import Raised, Warnings, log_raised
+from .failures import EXPIRED_LEVEL, Failures, Fate, reason_of
+from .invoke import Dispatch, DispatchParts, Raised, Warnings, log_raised
 from .turns import RELOCK_ENTRY_S, RELOCK_FIRST_S, SLICE_S, YIELD_S
 
 log = get_logger("rmq.consumer")
 Worker = asyncio.Task[None]
 
 
-class ConcurrentService:
+class ConcurrentService(Dispatch):
     """Calls over queues: as many at a time as there are slots, in turn from each queue, none without a lease."""
 
     def __init__(
@@ -56,27 +53,13 @@ class ConcurrentService:
         listener: AsyncListener,
         config: ConsumerConfig,
         broker: GroupClient,
+        parts: DispatchParts,
         *,
-        tasks: TaskSet,
-        leases: Leases,
-        on_turn: Callable[[], None],
-        failures: Failures | None = None,
-        hooks: Hooks | None = None,
-        statistics: Statistics | None = None,
-        stalled: Callable[[float], bool] = lambda _: False,
+        failures: Failures,
     ) -> None:
-        """``failures`` is where messages go that the listener failed at: back to the broker by default."""
-        self._listener = listener
-        self._config = config
-        self._broker = broker
-        self._tasks = tasks
-        self._leases = leases
-        self._on_turn = on_turn
-        self._failures: Failures = SendBacks(config, broker) if failures is None else failures
-        self._hooks = Hooks(config.group, consume_timeout_s=config.consume_timeout_s) if hooks is None else hooks
-        self._statistics = statistics or Statistics(config.group)
-        self._stalled = stalled
-        self._cancels = config.cancel_on_loss and not isinstance(listener, Threads)
+        """``failures`` is where messages go that the listener failed at."""
+        super().__init__(listener, config, broker, parts)
+        self._failures = failures
         self._queues: dict[Assignment, ActiveQueue] = {}
         self._sweep = Sweep(self._queues, config, broker, self._failures)
         self._sweeping = False

@@ -1,12 +1,21 @@
-"""What all ways to call a listener share: an exception as its answer, and warnings of misuse, each logged once."""
+"""What all ways to call a listener share: what they are given, an exception as an answer, and warnings of misuse."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
+from rmq.engine.native.group import GroupClient
 from rmq.runtime.logging import get_logger
+from rmq.runtime.tasks import TaskSet
 from rmq.wire.model import MessageQueue, StoredMessage
+
+from ..config import ConsumerConfig
+from ..group.leases import Leases
+from ..introspection import Statistics
+from ..listener import AsyncListener, Hooks, Threads
 
 log = get_logger("rmq.consumer")
 
@@ -32,6 +41,36 @@ class Warnings:
     def cancelled_its_task(self) -> None:
         """Warn of a listener that cancelled its own task."""
         self.once("listener.cancelled_its_task", "a listener must not cancel the task that calls it")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DispatchParts:
+    """What a dispatch is given; ``stalled`` says whether the loop is too late to start anything, at a broker's time."""
+
+    tasks: TaskSet
+    leases: Leases
+    on_turn: Callable[[], None]
+    hooks: Hooks
+    statistics: Statistics
+    stalled: Callable[[float], bool]
+
+
+class Dispatch:
+    """Calls a listener: base of the ordered and the concurrent one."""
+
+    def __init__(
+        self, listener: AsyncListener, config: ConsumerConfig, broker: GroupClient, parts: DispatchParts
+    ) -> None:
+        self._listener = listener
+        self._config = config
+        self._broker = broker
+        self._tasks = parts.tasks
+        self._leases = parts.leases
+        self._on_turn = parts.on_turn
+        self._hooks = parts.hooks
+        self._statistics = parts.statistics
+        self._stalled = parts.stalled
+        self._cancels = config.cancel_on_loss and not isinstance(listener, Threads)
 
 
 def log_raised(queue: MessageQueue, head: StoredMessage, error: BaseException) -> None:

@@ -17,7 +17,6 @@ its lease commits nothing. Failed messages go to ``failures``, queues that lost 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 from rmq.engine.native.group import GroupClient
 from rmq.runtime.logging import get_logger
@@ -26,7 +25,7 @@ from rmq.runtime.tasks import TaskSet
 from ..config import ConsumerConfig
 from ..fetch.process_queue import READ_AT_ONCE
 from ..group.assignment import Assignment, QueueGates
-from ..group.leases import Leases, until_proven
+from ..group.leases import until_proven
 from ..introspection import Statistics, TopicMeter
 from ..listener import (
     COMMIT,
@@ -34,15 +33,13 @@ from ..listener import (
     SUSPEND,
     AsyncListener,
     ConsumeContext,
-    Hooks,
-    Threads,
     failure_of,
     read_status,
     result_type,
 )
 from .crash_guard import CrashGuard
 from .failures import AWAY_S, Failed, Retries, reason_of
-from .invoke import Raised, Warnings, is_cancelled, log_raised
+from .invoke import Dispatch, DispatchParts, Raised, Warnings, is_cancelled, log_raised
 from .turns import RELOCK_ENTRY_S, RELOCK_FIRST_S, SLICE_S, YIELD_S, Step, next_step
 
 log = get_logger("rmq.consumer")
@@ -61,42 +58,21 @@ class _Turn:
         self.calls = self.done = 0  # calls and messages that are not in the statistics yet
 
 
-class OrderlyScheduler:
+class OrderlyScheduler(Dispatch):
     """Turns over queues: as many at a time as there are slots, one at a time for each queue, none without a lease."""
 
     def __init__(
-        self,
-        listener: AsyncListener,
-        config: ConsumerConfig,
-        broker: GroupClient,
-        *,
-        tasks: TaskSet,
-        leases: Leases,
-        on_turn: Callable[[], None],
-        gates: QueueGates | None = None,
-        hooks: Hooks | None = None,
-        statistics: Statistics | None = None,
-        stalled: Callable[[float], bool] = lambda _: False,
+        self, listener: AsyncListener, config: ConsumerConfig, broker: GroupClient, parts: DispatchParts
     ) -> None:
-        """``stalled`` says whether the loop is too late to start anything, at a time of the broker's clock."""
-        self._listener = listener
-        self._config = config
-        self._broker = broker
-        self._tasks = tasks
-        self._leases = leases
-        self._on_turn = on_turn
-        self._stalled = stalled
-        self._hooks = Hooks(config.group, consume_timeout_s=config.consume_timeout_s) if hooks is None else hooks
-        self._statistics = statistics or Statistics(config.group)
-        self._results = OrderlyResults(config, tasks, self._statistics)
+        super().__init__(listener, config, broker, parts)
+        self._results = OrderlyResults(config, self._tasks, self._statistics)
         self._retries = Retries(config, broker)
         self._crash_guard = CrashGuard(config, broker)
-        self._cancels = config.cancel_on_loss and not isinstance(listener, Threads)
         self._slots = asyncio.Semaphore(config.slots)
         self._queueing = 0  # owners that wait for a slot
         self._owners: set[asyncio.Task[None]] = set()
         self.turns = 0  # turns that are running
-        self.gates = gates or QueueGates()
+        self.gates = QueueGates()
 
     def start(self, assignment: Assignment) -> None:
         """Give an assignment its owner; ``crash_loop`` is set from here on if nothing of it may be delivered."""

@@ -23,9 +23,12 @@ import pytest
 
 from rmq.consumer import CallInfo, ConsumeContext, Consumer, ConsumeStatus, ResultType
 from rmq.consumer.config import ConsumerConfig
+from rmq.consumer.dispatch.invoke import DispatchParts
 from rmq.consumer.dispatch.orderly import OrderlyScheduler
 from rmq.consumer.fetch.process_queue import READ_AT_ONCE, ProcessQueue
 from rmq.consumer.group.assignment import Assignment, LeaseBelief
+from rmq.consumer.introspection import Statistics
+from rmq.consumer.listener import Hooks
 from rmq.runtime.tasks import TaskSet
 from rmq.wire.batch import batch
 from rmq.wire.errors import ConnectionLost, Fenced, Internal, RequestTimeout
@@ -166,14 +169,19 @@ class Harness:
         self.failures: list[BaseException] = []
         self.lost: list[str] = []
         self.tasks = TaskSet(self.failures.append)
+        config = ConsumerConfig(**settings)
         self.scheduler = OrderlyScheduler(
             listener,
-            ConsumerConfig(**settings),
+            config,
             self,  # type: ignore[arg-type]
-            tasks=self.tasks,
-            leases=self,
-            on_turn=lambda: None,
-            stalled=stalled,
+            DispatchParts(
+                tasks=self.tasks,
+                leases=self,
+                on_turn=lambda: None,
+                hooks=Hooks(config.group, consume_timeout_s=config.consume_timeout_s),
+                statistics=Statistics(config.group),
+                stalled=stalled,
+            ),
         )
 
     def assignment(self, messages: int, queue: MessageQueue = QUEUE) -> Assignment:
