@@ -331,10 +331,6 @@ class QueueGates:
             gate = self._gates[queue] = asyncio.Lock()
         return gate
 
-    def occupied(self) -> list[MessageQueue]:
-        """The queues that have a turn inside."""
-        return [queue for queue, gate in self._gates.items() if gate.locked()]
-
 
 NO_LIMIT = -1
 

@@ -316,7 +316,8 @@ class Rebalancer:
 
     async def _drop(self, wanted: set[MessageQueue]) -> None:
         now = self._broker.now()
-        leaving, expired, _ = compare(self._assignments, wanted, now=now, pull_expiry_s=self._config.pull_expiry_s)
+        assignments, pull_expiry_s = self._assignments.values(), self._config.pull_expiry_s
+        leaving, expired = to_drop(assignments, wanted, now=now, pull_expiry_s=pull_expiry_s)
         for assignment in leaving:
             log.info("queue.dropped", queue=str(assignment.queue), epoch=assignment.epoch)
             self._handovers.begin(assignment)
@@ -444,36 +445,19 @@ def _expressions(subscriptions: dict[str, Subscription]) -> dict[str, str]:
 NEVER = float("-inf")
 
 
-class Comparison(NamedTuple):
-    """What has to change; all that is held and in neither list stays as it is."""
-
-    leaving: list[Assignment]  # not ours any more
-    expired: list[Assignment]  # ours, but not pulled
-    missing: list[MessageQueue]  # ours, and not here
-
-
-def compare(
-    assignments: Mapping[MessageQueue, Assignment],
-    wanted: Collection[MessageQueue],
-    *,
-    now: float,
-    pull_expiry_s: float,
-) -> Comparison:
+def to_drop(
+    assignments: Iterable[Assignment], wanted: Collection[MessageQueue], *, now: float, pull_expiry_s: float
+) -> tuple[list[Assignment], list[Assignment]]:
     """
-    Compare; what was dropped before is neither leaving nor expired once more, and missing when it is gone.
+    Return those that are not ours any more, and those that are ours but were not pulled for too long.
 
-    Expired is a queue that was not pulled for *longer* than ``pull_expiry_s`` and has no known reason for that.
+    The latter were not pulled for *longer* than ``pull_expiry_s``, for no known reason. What was dropped before is in
+    neither list.
     """
-    owned = [assignment for assignment in assignments.values() if not assignment.dropped]
-    return Comparison(
-        [assignment for assignment in owned if assignment.queue not in wanted],
-        [
-            assignment
-            for assignment in owned
-            if assignment.queue in wanted and is_pull_expired(assignment, now=now, pull_expiry_s=pull_expiry_s)
-        ],
-        sorted(queue for queue in wanted if queue not in assignments),
-    )
+    live = [assignment for assignment in assignments if not assignment.dropped]
+    ours = [assignment for assignment in live if assignment.queue in wanted]
+    leaving = [assignment for assignment in live if assignment.queue not in wanted]
+    return leaving, [each for each in ours if is_pull_expired(each, now=now, pull_expiry_s=pull_expiry_s)]
 
 
 def is_pull_expired(assignment: Assignment, *, now: float, pull_expiry_s: float) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rmq.consumer import ConsumeContext, Consumer, ConsumeStatus
+from rmq.consumer.group.assignment import QueueGates
 from rmq.wire.model import MessageQueue, StoredMessage
 
 Make = Callable[..., Consumer]
@@ -54,3 +55,8 @@ class Recorder:
     @property
     def times(self) -> list[float]:
         return [at for at, _, _ in self.calls]
+
+
+def occupied(gates: QueueGates) -> list[MessageQueue]:
+    """The queues that have a turn inside."""
+    return [queue for queue, gate in gates._gates.items() if gate.locked()]

@@ -37,7 +37,7 @@ from rmq.wire.protocol.ops.core import Op
 from rmq.wire.stores import StoreIds
 
 from ..fake_broker import FakeBroker
-from ..recorder import COMMIT, QUEUE, ROLLBACK, SUCCESS, SUSPEND, Make, Messages, Recorder, now
+from ..recorder import COMMIT, QUEUE, ROLLBACK, SUCCESS, SUSPEND, Make, Messages, Recorder, now, occupied
 
 pytestmark = [pytest.mark.virtual_time, pytest.mark.usefixtures("nothing_left_running")]
 
@@ -202,7 +202,7 @@ class Harness:
             assignment.drop()
             await self.scheduler.finish(assignment)
         assert not self.failures
-        assert self.scheduler.gates.occupied() == []
+        assert occupied(self.scheduler.gates) == []
         assert self.scheduler.turns == 0
 
     # The lease, always believed in
@@ -1113,16 +1113,16 @@ async def test_an_idle_queue_runs_when_messages_arrive_and_is_idle_again_without
     assignment = harness.assignment(0)
     harness.scheduler.start(assignment)
     await asyncio.sleep(2)
-    assert (harness.scheduler.turns, harness.scheduler.gates.occupied()) == (0, [])
+    assert (harness.scheduler.turns, occupied(harness.scheduler.gates)) == (0, [])
 
     harness.fill(assignment, 2)
     await asyncio.sleep(0.5)
-    assert (harness.scheduler.turns, harness.scheduler.gates.occupied()) == (1, [QUEUE])
+    assert (harness.scheduler.turns, occupied(harness.scheduler.gates)) == (1, [QUEUE])
     assert (assignment.called_at, assignment.retry_at) == (2.0, None)
     await asyncio.sleep(5)
 
     assert listener.times == [2.0, 3.0]  # batch after batch in one turn
-    assert (harness.scheduler.turns, harness.scheduler.gates.occupied(), assignment.called_at) == (0, [], None)
+    assert (harness.scheduler.turns, occupied(harness.scheduler.gates), assignment.called_at) == (0, [], None)
     await harness.end(assignment)
 
 
@@ -1176,7 +1176,7 @@ async def test_a_lease_that_is_not_proven_is_asked_for_every_3_s_without_gate_or
     assignment = harness.assignment(1)
     harness.scheduler.start(assignment)
     await asyncio.sleep(1)
-    assert (harness.scheduler.turns, harness.scheduler.gates.occupied()) == (0, [])
+    assert (harness.scheduler.turns, occupied(harness.scheduler.gates)) == (0, [])
     await asyncio.sleep(9)
 
     assert harness.renewals == [0.1, 3.1, 6.1]
@@ -1245,7 +1245,7 @@ async def test_a_failed_batch_waits_its_pause_and_shows_when_it_is_due(asked_s: 
     harness.scheduler.start(assignment)
     await asyncio.sleep(0.001)
     assert assignment.retry_at == pytest.approx(pause_s)
-    assert (harness.scheduler.turns, harness.scheduler.gates.occupied()) == (0, [])
+    assert (harness.scheduler.turns, occupied(harness.scheduler.gates)) == (0, [])
     await asyncio.sleep(31)
 
     assert listener.times == [0.0, pytest.approx(pause_s)]

@@ -42,7 +42,7 @@ from rmq.wire.protocol.ops.core import NO_OFFSET, Grant, Op
 from ..fake_broker import FakeBroker, Held
 from ..fake_connection import FakeConnection
 from ..fetch.test_process_queue import made_plain
-from ..recorder import QUEUE, SUSPEND, Make, Messages, Recorder, now
+from ..recorder import QUEUE, SUSPEND, Make, Messages, Recorder, now, occupied
 
 pytestmark = [pytest.mark.virtual_time, pytest.mark.usefixtures("nothing_left_running")]
 
@@ -563,5 +563,5 @@ async def test_a_queue_keeps_its_gate() -> None:
     assert gates[MessageQueue("t", 0)] is gate
     assert gates[MessageQueue("t", 1)] is not gate
     async with gate:
-        assert gates.occupied() == [MessageQueue("t", 0)]
-    assert gates.occupied() == []
+        assert occupied(gates) == [MessageQueue("t", 0)]
+    assert occupied(gates) == []

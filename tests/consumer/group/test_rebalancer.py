@@ -15,7 +15,7 @@ from rmq.consumer import Consumer
 from rmq.consumer.fetch.process_queue import ProcessQueue
 from rmq.consumer.group.allocation import Strategy, average
 from rmq.consumer.group.assignment import Assignment, LeaseBelief, LogGap, Stopped
-from rmq.consumer.group.rebalancer import compare, is_pull_expired
+from rmq.consumer.group.rebalancer import is_pull_expired, to_drop
 from rmq.wire.errors import ConnectionLost, GroupMismatch, Internal, MessagesLost, NotAMember, RequestTimeout
 from rmq.wire.model import MessageQueue
 from rmq.wire.protocol.ops.core import Op, Push
@@ -445,18 +445,18 @@ def held(queue: MessageQueue, **marks: Any) -> Assignment:
     return assignment
 
 
-def test_what_is_not_ours_leaves_what_is_stays_and_what_we_lack_is_missing() -> None:
+def test_what_is_not_ours_leaves_and_what_is_ours_stays() -> None:
     assignments = {queue: held(queue) for queue in QUEUES[:2]}
 
-    result = compare(assignments, {QUEUES[1], QUEUES[3], QUEUES[2]}, now=1.0, pull_expiry_s=120.0)
+    result = to_drop(assignments.values(), {QUEUES[1], QUEUES[3], QUEUES[2]}, now=1.0, pull_expiry_s=120.0)
 
-    assert result == ([assignments[QUEUES[0]]], [], [QUEUES[2], QUEUES[3]])
+    assert result == ([assignments[QUEUES[0]]], [])
 
 
-def test_what_was_dropped_before_is_neither_dropped_again_nor_missing_until_it_is_gone() -> None:
+def test_what_was_dropped_before_is_not_dropped_again() -> None:
     assignments = {QUEUES[0]: held(QUEUES[0], dropped=True), QUEUES[1]: held(QUEUES[1], dropped=True)}
 
-    assert compare(assignments, {QUEUES[0]}, now=500.0, pull_expiry_s=120.0) == ([], [], [])
+    assert to_drop(assignments.values(), {QUEUES[0]}, now=500.0, pull_expiry_s=120.0) == ([], [])
 
 
 @pytest.mark.parametrize(("now", "expired"), [(119.999, False), (120.0, False), (120.001, True)])
@@ -468,9 +468,9 @@ def test_a_queue_expires_when_it_was_not_pulled_for_longer_than_120_s(now: float
 def test_an_expired_queue_that_is_not_ours_leaves_and_is_not_taken_anew() -> None:
     assignments = {QUEUES[0]: held(QUEUES[0]), QUEUES[1]: held(QUEUES[1])}
 
-    result = compare(assignments, {QUEUES[1]}, now=121.0, pull_expiry_s=120.0)
+    result = to_drop(assignments.values(), {QUEUES[1]}, now=121.0, pull_expiry_s=120.0)
 
-    assert (result.leaving, result.expired) == ([assignments[QUEUES[0]]], [assignments[QUEUES[1]]])
+    assert result == ([assignments[QUEUES[0]]], [assignments[QUEUES[1]]])
 
 
 @pytest.mark.parametrize(
