@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from rmq.engine.native.connection import Connection
+from rmq.engine.native.requests import request_all, request_for_each
 from rmq.wire.batch.batch import split_message_id
 from rmq.wire.deferral import to_us
 from rmq.wire.errors import BadRequest, ConfigError
 from rmq.wire.model import MessageQueue, StoredMessage
 from rmq.wire.protocol.codec import decode, decode_list
 from rmq.wire.protocol.ops.core import (
-    MAX_ENTRIES,
     CreateTopic,
     HistoryAccepted,
     ListTopics,
@@ -51,6 +51,8 @@ from .messages import FoundMessages, Head
 from .tail import Tail
 from .trace import Trace
 
+E = TypeVar("E")
+T = TypeVar("T")
 OPEN_TIMEOUT_S: Final = 3.0
 CHANGE_TIMEOUT_S: Final = 30.0  # a topic of many queues makes, or removes, as many files
 
@@ -103,14 +105,8 @@ class Admin:
         return decode(TopicDescription, reply)
 
     async def list_topics(self) -> list[TopicInfo]:
-        """All topics, by name; asked for page by page, so one that is made meanwhile may be missing."""
-        found: list[TopicInfo] = []
-        while True:
-            asked = ListTopics(found[-1].topic if found else "")
-            reply = await self._connection.request(Op.LIST_TOPICS, asked, timeout_s=self._timeout_s)
-            if not reply:
-                return found
-            found += decode_list(TopicInfo, reply)
+        """Return all topics, by name; they come in pages, so one that is created meanwhile may be missing."""
+        return await self._all(Op.LIST_TOPICS, lambda last: ListTopics(last.topic if last else ""), TopicInfo)
 
     async def topic(self, topic: str) -> TopicInfo:
         """One topic; raises TopicNotFound if there is none of that name."""
@@ -124,12 +120,8 @@ class Admin:
 
         With ``log_epoch`` also the offset up to which each queue is as it was under that start of the broker.
         """
-        asked, held = [QueueRef(*queue) for queue in queues], []
-        for at in range(0, len(asked), MAX_ENTRIES):
-            part = Ranges(group, asked[at : at + MAX_ENTRIES], log_epoch)
-            reply = await self._connection.request(Op.RANGES, part, timeout_s=self._timeout_s)
-            held += decode_list(Range, reply)
-        return held
+        refs = [QueueRef(*queue) for queue in queues]
+        return await self._each(Op.RANGES, refs, lambda part: Ranges(group, part, log_epoch), Range)
 
     async def accept_history(self) -> HistoryAccepted:
         """Let readers of another history of this store continue in this one, from the offsets where the two part."""
@@ -147,14 +139,8 @@ class Admin:
         return decode_list(LockRow, reply)
 
     async def list_groups(self) -> list[GroupRow]:
-        """All groups with members, leases or progress, by name; asked for page by page, as topics are."""
-        found: list[GroupRow] = []
-        while True:
-            asked = ListGroups(found[-1].group if found else "")
-            reply = await self._connection.request(Op.LIST_GROUPS, asked, timeout_s=self._timeout_s)
-            if not reply:
-                return found
-            found += decode_list(GroupRow, reply)
+        """Return all groups with members, leases or progress, by name; they come in pages, as topics do."""
+        return await self._all(Op.LIST_GROUPS, lambda last: ListGroups(last.group if last else ""), GroupRow)
 
     async def describe_group(self, group: str, topic: str | None = None) -> GroupDescription:
         """
@@ -172,7 +158,9 @@ class Admin:
 
         Raises MemberSilent if it does not answer within 1 s, MemberNotFound if there is none, or without connection.
         """
-        (report,) = await self._reports(MemberInfo(group, member))
+        timeout_s = self._timeout_s + ANSWER_S  # the broker waits for members as long as that
+        reply = await self._connection.request(Op.MEMBER_INFO, MemberInfo(group, member), timeout_s=timeout_s)
+        (report,) = decode_list(MemberReport, reply)
         return report.info
 
     async def members_info(self, group: str) -> list[MemberReport]:
@@ -181,14 +169,12 @@ class Admin:
 
         Raises GroupNotFound if nothing is known of the group.
         """
-        found: list[MemberReport] = []
-        while reports := await self._reports(MemberInfo(group, after=found[-1].member if found else "")):
-            found += reports
-        return found
 
-    async def _reports(self, asked: MemberInfo) -> list[MemberReport]:
-        timeout_s = self._timeout_s + ANSWER_S  # the broker waits for members as long as that
-        return decode_list(MemberReport, await self._connection.request(Op.MEMBER_INFO, asked, timeout_s=timeout_s))
+        def page(last: MemberReport | None) -> MemberInfo:
+            return MemberInfo(group, after=last.member if last else "")
+
+        timeout_s = self._timeout_s + ANSWER_S
+        return await request_all(self._connection, Op.MEMBER_INFO, page, MemberReport, timeout_s=timeout_s)
 
     async def explain(self, group: str, topic: str | None = None, *, watch_s: float = WATCH_S) -> Explanation:
         """
@@ -303,11 +289,9 @@ class Admin:
         ``dry_run`` changes nothing.
         """
         entries = [ResetEntry(*queue, offset) for queue, offset in offsets.items()]
-        results: list[ResetResult] = []
-        for at in range(0, len(entries), MAX_ENTRIES):
-            part = ResetOffsets(group, entries[at : at + MAX_ENTRIES], dry_run)
-            reply = await self._connection.request(Op.RESET_OFFSETS, part, timeout_s=self._timeout_s)
-            results += decode_list(ResetResult, reply)
+        results = await self._each(
+            Op.RESET_OFFSETS, entries, lambda part: ResetOffsets(group, part, dry_run), ResetResult
+        )
         return dict(zip(offsets, results, strict=True))
 
     async def list_dead_letters(self) -> list[DeadRow]:
@@ -341,6 +325,14 @@ class Admin:
     ) -> dict[int, DeadResult]:
         """Mark dead letters as dealt with, so that they are not replayed. Returns as :meth:`replay_dead_letters`."""
         return await dead_letters.drop_dead(self._connection, group, queue_offsets, dry_run=dry_run)
+
+    async def _all(self, op: Op, payload: Callable[[T | None], Sequence[Any]], shape: type[T]) -> list[T]:
+        return await request_all(self._connection, op, payload, shape, timeout_s=self._timeout_s)
+
+    async def _each(
+        self, op: Op, entries: Sequence[E], payload: Callable[[list[E]], Sequence[Any]], shape: type[T]
+    ) -> list[T]:
+        return await request_for_each(self._connection, op, entries, payload, shape, timeout_s=self._timeout_s)
 
     async def _change(self, op: Op, payload: CreateTopic | GrowTopic | DeleteTopic | tuple[()]) -> Any:
         return await self._connection.request(op, payload, timeout_s=max(CHANGE_TIMEOUT_S, self._timeout_s))

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping
 from datetime import datetime
+from functools import partial
 from typing import Final, NamedTuple
 
 from rmq.engine.native.connection import Connection
+from rmq.engine.native.requests import request_for_each
 from rmq.wire.batch import batch as batches
 from rmq.wire.deferral import to_us
 from rmq.wire.errors import OK, Damaged, MessagesLost, OffsetOutOfRange, from_wire
 from rmq.wire.model import MessageQueue, StoredMessage, from_us
 from rmq.wire.protocol.codec import decode, decode_list
 from rmq.wire.protocol.ops import messages as message_ops
-from rmq.wire.protocol.ops.core import EMPTY, MAX_ENTRIES, Op, Pull, PullQueue, PullResult, QueueRef
+from rmq.wire.protocol.ops.core import EMPTY, Op, Pull, PullQueue, PullResult, QueueRef
 from rmq.wire.protocol.ops.messages import (
     MAX_FOUND,
     NO_TIME,
@@ -98,21 +100,17 @@ async def get(connection: Connection, message_id: str) -> StoredMessage:
 
 async def offsets_at(connection: Connection, queues: list[QueueRef], time: datetime) -> list[OffsetAt]:
     """Ask for offsets, in as many parts as it takes."""
-    found: list[OffsetAt] = []
-    for at in range(0, len(queues), MAX_ENTRIES):
-        part = OffsetsAt(to_us(time), queues[at : at + MAX_ENTRIES])
-        found += decode_list(OffsetAt, await connection.request(Op.OFFSETS_AT, part, timeout_s=TIMEOUT_S))
-    return found
+    time_us = to_us(time)
+    return await request_for_each(
+        connection, Op.OFFSETS_AT, queues, partial(OffsetsAt, time_us), OffsetAt, timeout_s=TIMEOUT_S
+    )
 
 
 async def heads(connection: Connection, offsets: Mapping[MessageQueue, int]) -> dict[MessageQueue, Head]:
     """Ask for the messages at offsets, in as many parts as it takes."""
     entries = [HeadAt(*queue, offset) for queue, offset in offsets.items()]
-    told: list[message_ops.Head] = []
-    for at in range(0, len(entries), MAX_ENTRIES):
-        reply = await connection.request(Op.HEADS, Heads(entries[at : at + MAX_ENTRIES]), timeout_s=TIMEOUT_S)
-        told += decode_list(message_ops.Head, reply)
-    return {queue: _head(connection, head) for queue, head in zip(offsets, told, strict=True)}
+    found = await request_for_each(connection, Op.HEADS, entries, Heads, message_ops.Head, timeout_s=TIMEOUT_S)
+    return {queue: _head(connection, head) for queue, head in zip(offsets, found, strict=True)}
 
 
 def _head(connection: Connection, head: message_ops.Head) -> Head:
