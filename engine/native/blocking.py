@@ -1,9 +1,9 @@
 """
-A connection to the broker for code without an event loop: one request at a time over a blocking socket.
+A connection to a broker without an event loop: one request at a time over a blocking socket.
 
 Tables and the workers of Spark use it; it needs nothing but the wire layer. A request may be sent before its answer is
 needed (:meth:`BlockingConnection.send`), so that the broker works while the caller does. A connection that failed in
-any way stays unusable, so an answer can never be taken for that of another request.
+any way stays unusable, so that an answer is never taken for that of another request.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class BlockingConnection:
 
     def request(self, op: Op, payload: Sequence[Any] | dict[str, Any]) -> Any:
         """
-        The payload of the answer.
+        Return the payload of the answer.
 
         Raises:
             WireError: the broker refused.
@@ -71,7 +71,7 @@ class BlockingConnection:
         return self.receive()
 
     def send(self, op: Op, payload: Sequence[Any] | dict[str, Any]) -> None:
-        """Send a request, whose answer :meth:`receive` has to be called for next; raises as that does."""
+        """Send a request; :meth:`receive` has to be called next. Raises as that does."""
         assert self._asked is None, "the answer to the request before was not received"
         self._last_id += 1
         self._asked = op
@@ -79,7 +79,7 @@ class BlockingConnection:
             self._socket.sendall(frames.pack(frames.REQUEST, self._last_id, op, payload))
 
     def receive(self) -> Any:
-        """The payload of the answer to what was sent; raises as :meth:`request` does."""
+        """Return the payload of the answer to the request that was sent; raises as :meth:`request` does."""
         op, self._asked = self._asked, None
         assert op is not None, "nothing was sent"
         with self._closing_on_error(op):
@@ -118,7 +118,7 @@ class BlockingConnection:
         try:
             reply: HelloReply = hello_from_map(HelloReply, answer)
         except BadRequest as error:
-            raise BadFrame(f"what listens at {self.address} is no broker of this version: {error}") from error
+            raise BadFrame(f"what listens at {self.address} is not a broker of this version: {error}") from error
         return reply
 
     def _answer(self, op: Op) -> tuple[int, Any]:

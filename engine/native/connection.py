@@ -1,16 +1,9 @@
 """
-A client's connection to its broker: one session, made again whenever it breaks.
+A client's connection to its broker: one session, reconnected whenever it breaks.
 
-The keeper dials for ever. While there is no connection every request fails at once; whoever must not lose anything
-sends again from ``on_connected``, which runs in the same loop step as the broker's greeting, before any waiter wakes.
-
-Pings over one link, at a steady pace whatever else travels; silence ends the link.
-
-How long to wait before the next attempt to reach a broker; pure, so that its bounds are a table in tests.
-
-The first exchange of a connection: who we are, and what the broker says to that.
-
-What a broker's refusal says, as text for people.
+The keeper dials forever, with a growing pause between attempts. Without a connection every request fails at once; a
+caller that must not lose anything sends again from ``on_connected``, which runs in the same loop step as the broker's
+greeting, before any waiter wakes. Pings keep a steady pace whatever else is sent, and silence ends the link.
 """
 
 from __future__ import annotations
@@ -63,18 +56,17 @@ REQUEST_TIMEOUT_S: Final = 3.0
 DIAL_TIMEOUT_S: Final = 2.0
 CLOSE_TIMEOUT_S: Final = 1.0
 TEMPORARY: Final = (DiskFull, StoreFailed)  # why a hello is refused that is to come again
-SETTLED_S: Final = 1.0  # a connection that lived this long starts the back-off anew
+SETTLED_S: Final = 1.0  # a connection that lived this long resets the back-off
 
 
 class Connection:
     """
-    Requests to a broker over one TCP connection that is re-made when it ends.
+    Sends requests to a broker over one TCP connection, which it makes again when it ends.
 
-    ``on_push(push, payload)`` gets what the broker says unasked; ``on_connected(hello)`` and ``on_lost(error)`` tell of
-    each change, ``on_writable()`` of the end of back-pressure, ``on_ended(error)`` that there will be no connection any
-    more because the broker does not want this client, ``on_refused(error)`` that it refuses a hello for now. If one of
-    them raises, that is logged, no more. ``zone`` becomes part of the name of this client, which
-    the other members of its groups see.
+    ``on_push(push, payload)`` gets the broker's pushes; ``on_connected(hello)`` and ``on_lost(error)`` each change,
+    ``on_writable()`` the end of back-pressure, ``on_ended(error)`` the final refusal of this client, after which there
+    is no connection any more, and ``on_refused(error)`` a temporary refusal of a hello. An exception from one of them
+    is logged. ``zone`` becomes part of the name of this client, which the other members of its groups see.
     """
 
     def __init__(
@@ -131,7 +123,7 @@ class Connection:
 
     @property
     def connected(self) -> bool:
-        """Whether requests can be made now."""
+        """Whether requests can be sent now."""
         return self._link is not None
 
     @property
@@ -142,19 +134,19 @@ class Connection:
     # Life
 
     def start(self) -> None:
-        """Begin to connect, in the background; further calls do nothing."""
+        """Start to connect in the background; further calls do nothing."""
         if self._keeper is None and self._ended is None:
             self._keeper = asyncio.create_task(self._keep(), name=f"connection to {self.address}")
             self._keeper.add_done_callback(self._keeper_ended)
 
     async def open(self, *, timeout_s: float | None = None) -> None:
         """
-        Connect within ``timeout_s`` (None: whenever the broker comes). Cancelling or failing ends it for good.
+        Connect within ``timeout_s`` (None: without a limit). Cancelling or failing ends it for good.
 
         Raises:
-            ConnectionLost: there was no broker in time.
+            ConnectionLost: no broker answered in time.
             DiskFull, StoreFailed: the broker refused for this reason until the time was over.
-            ProtocolUnsupported, Refused: the broker does not want this client.
+            ProtocolUnsupported, Refused: the broker refuses this client.
         """
         self.start()
         try:
@@ -175,7 +167,7 @@ class Connection:
 
         Raises:
             ConnectionLost: it was closed.
-            ProtocolUnsupported, Refused: the broker does not want this client.
+            ProtocolUnsupported, Refused: the broker refuses this client.
         """
         while self._link is None:
             if self._ended is not None:
@@ -183,7 +175,7 @@ class Connection:
             await self._up.wait()
 
     async def close(self) -> None:
-        """End it: what was written still leaves, requests without an answer fail. Cancelling ends it at once."""
+        """Close it after sending what was written; requests without an answer fail. Cancelling closes it at once."""
         error = ConnectionLost(f"the connection to {self.address} was closed")
         self._finish(error)
         keeper, self._keeper = self._keeper, None
@@ -200,12 +192,12 @@ class Connection:
             await asyncio.wait([keeper])
 
     def drop(self, reason: Exception) -> None:
-        """Give the present connection up; the keeper makes another."""
+        """Abort the present connection; the keeper makes another."""
         if self._link is not None:
             self._link.drop(reason)
 
     def give_up(self, error: Exception) -> None:
-        """Give the present connection up and make no other: the broker does not want this client any more."""
+        """Abort the present connection and make no other, as the broker refuses this client from now on."""
         self._finish(error)
         self.drop(error)
 
@@ -213,7 +205,7 @@ class Connection:
 
     async def request(self, op: Op, payload: Sequence[Any], *, timeout_s: float = REQUEST_TIMEOUT_S) -> Any:
         """
-        Ask, and return the payload of the answer. Cancelling is safe: the request may still be served.
+        Send a request and return the payload of its answer. Cancelling is safe; the request may still be served.
 
         Raises:
             ConnectionLost: there is no connection, or it ended before the answer.
@@ -243,8 +235,8 @@ class Connection:
 
     def submit(self, op: Op, payload_parts: Sequence[Buffer], on_reply: OnReply) -> int:
         """
-        Ask without a future: ``on_reply(status, payload)`` runs when the answer comes, or never if the connection ends.
-        ``payload_parts`` together are one msgpack value; they must not change until they were answered.
+        Send a request without a future: ``on_reply(status, payload)`` runs with the answer, or never if the connection
+        ends. ``payload_parts`` together are one msgpack value; they must not change until they were answered.
 
         Raises:
             ConnectionLost: there is no connection.
@@ -259,7 +251,7 @@ class Connection:
         return request_id
 
     def flush(self) -> None:
-        """Hand what was submitted in this turn to the network, without waiting for the turn to end."""
+        """Write what was submitted in this loop turn, without waiting for the turn to end."""
         if self._link is not None:
             self._link.flush()
 
@@ -320,7 +312,7 @@ class Connection:
 
     def _on_greeting(self, link: Link, parts: list[Any]) -> None:
         if self._ended is not None:
-            return  # closed meanwhile: whoever dialled is cancelled, learns it soon, and drops the link
+            return  # closed meanwhile: the keeper is cancelled, and drops the link soon
         if (hello := greeted(self._last_id, parts)) is None:
             return
         self.hello = hello
@@ -363,7 +355,7 @@ class Connection:
         if passes and self._on_refused is not None:
             self._guarded(self._on_refused, error)
         if never_taken or isinstance(error, ProducerFenced):
-            # It will not take this client the next time either: tell whoever waits.
+            # It will refuse this client the next time, too: end all waiting.
             self._finish(error)
             if self._on_ended is not None:
                 self._guarded(self._on_ended, error)
@@ -418,7 +410,7 @@ class KeepAlive:
     Pings every ``every_s`` seconds; ``ping(on_reply)`` sends one.
 
     At most three are unanswered at a time. A link that brought no byte since the first of three unanswered pings is
-    dropped; one that brings a long answer is not, although its pings wait behind that.
+    dropped; one that brings a long answer is not, although its pings are queued after that.
     """
 
     def __init__(self, link: Link, every_s: float, ping: Callable[[Callable[[int, Any], None]], object]) -> None:
@@ -431,7 +423,7 @@ class KeepAlive:
         self._timer = self._loop.call_later(every_s, self._tick)
 
     def stop(self) -> None:
-        """No more pings."""
+        """Send no more pings."""
         self._timer.cancel()
 
     def _tick(self) -> None:
@@ -458,13 +450,13 @@ SHARE_OF_GRACE: Final = 0.4  # below half, so that two attempts fit before the b
 
 
 def cap(grace_s: float | None) -> float:
-    """The longest pause, for the grace of the broker that was last seen."""
+    """Return the longest pause for the grace of the broker that was last seen."""
     return LONGEST_S if grace_s is None else min(LONGEST_S, SHARE_OF_GRACE * grace_s)
 
 
 def pause(attempt: int, *, longest_s: float, chance: float) -> float:
     """
-    The pause after failed attempt number ``attempt`` (0 is the first).
+    Return the pause after failed attempt number ``attempt`` (0 is the first).
 
     Doubles from 50 ms up to ``longest_s``; ``chance`` in [0, 1) spreads it over the upper half, so that the
     clients of a broker that comes back do not all arrive at once.
@@ -474,7 +466,7 @@ def pause(attempt: int, *, longest_s: float, chance: float) -> float:
 
 
 def greeting(request_id: int, client: str, session: bytes, producer: ProducerHello | None) -> bytes:
-    """The frame that opens a connection."""
+    """Return the frame that opens a connection."""
     proto = [ops.PROTOCOL, ops.PROTOCOL]
     hello = Hello(proto=proto, client=client, version=version(), session=session, producer=producer)
     return pack(REQUEST, request_id, Op.HELLO, hello_to_map(hello))
@@ -482,10 +474,10 @@ def greeting(request_id: int, client: str, session: bytes, producer: ProducerHel
 
 def greeted(request_id: int, parts: list[Any]) -> HelloReply | None:
     """
-    The broker's greeting, or None for a frame that is none.
+    Return the broker's greeting, or None for any other frame.
 
     Raises:
-        WireError: the broker does not want us, or what it says cannot be read.
+        WireError: the broker refuses this client, or its reply cannot be read.
     """
     kind, reply_to, status, payload = parts[:4]
     if kind == PUSH and status == Push.CLOSING:
@@ -504,26 +496,26 @@ def greeted(request_id: int, parts: list[Any]) -> HelloReply | None:
 
 
 def refusal(status: int, payload: Any) -> WireError:
-    """The error in a reply whose status is not OK."""
+    """Return the error in a reply whose status is not OK."""
     if isinstance(payload, list) and payload and isinstance(payload[0], str):
         return from_wire(status, payload[0])
     return from_wire(status, f"the broker refused with {code_name(status)}")
 
 
 def farewell(payload: Any) -> WireError:
-    """Why the broker says that it closes the connection."""
+    """Return the reason in the broker's announcement that it closes the connection."""
     if isinstance(payload, list) and len(payload) > 1 and isinstance(payload[0], int):
         return from_wire(payload[0], str(payload[1]))
     return BadRequest("the broker closed the connection with a reason that cannot be read")
 
 
 def describe(error: Exception) -> str:
-    """An error in one sentence, with its code if it has one."""
+    """Return an error as one sentence, with its code if it has one."""
     return f"{error.name}: {error}" if isinstance(error, WireError) else str(error) or type(error).__name__
 
 
 def lost(address: Address, error: Exception) -> ConnectionLost:
-    """What requests without an answer fail with when their connection ended by ``error``."""
+    """Return the error for requests without an answer whose connection ended by ``error``."""
     if isinstance(error, ConnectionLost):
         return error
     wrapped = ConnectionLost(f"the connection to {address} ended: {describe(error)}")
@@ -533,19 +525,19 @@ def lost(address: Address, error: Exception) -> ConnectionLost:
 
 def unreachable(address: Address, error: Exception | None, *, reached: bool = False) -> ConnectionLost:
     """
-    What a first attempt fails with when its time is over.
+    Return the error for a client that reached no broker in time.
 
-    ``error`` is how the last one ended, None if it did not; ``reached``: something had taken the connection.
+    ``error`` ended the last attempt, or is None; ``reached``: something accepted the connection.
     """
     if isinstance(error, BadFrame | FrameTooLarge):
-        return ConnectionLost(f"what listens at {address} is no rmq broker: check the address and its port")
+        return ConnectionLost(f"what listens at {address} is not an rmq broker: check the address and its port")
     if isinstance(error, socket.gaierror):
-        return ConnectionLost(f"no broker at {address}: there is no host of this name; check the address")
+        return ConnectionLost(f"no broker at {address}: no host has this name; check the address")
     if reached and (error is None or isinstance(error, OSError)):
-        text = "it is no rmq broker, or one that hangs; check the address and its port"
-        return ConnectionLost(f"what listens at {address} takes the connection and does not greet: {text}")
+        text = "it is not an rmq broker, or it hangs; check the address and its port"
+        return ConnectionLost(f"what listens at {address} accepts the connection and does not greet: {text}")
     if error is None or isinstance(error, TimeoutError):
-        return ConnectionLost(f"no broker at {address}: nothing there answers; check the address and the network")
+        return ConnectionLost(f"no broker at {address}: nothing answers there; check the address and the network")
     if isinstance(error, OSError):
         return ConnectionLost(f"no broker at {address}: start one with `rmq-broker start`")
     return ConnectionLost(f"the broker at {address} cannot be used: {describe(error)}")

@@ -1,4 +1,4 @@
-"""The requests of one member of one group: named, typed, and with the time the client's beliefs rest on."""
+"""The requests of one member of a group, typed; they record when the last answered request was sent."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ SEARCH_TIMEOUT_S = 30.0  # the broker may have to read much of its log
 
 class GroupClient:
     """
-    One member's side of the conversation. Every method raises what ``Connection.request`` does; cancelling is safe.
+    Sends the requests of one member. Every method raises what ``Connection.request`` does; cancelling is safe.
 
-    ``now`` is the clock of leases: it goes on while the machine is suspended.
+    ``now`` is the clock of leases, which also runs while the machine is suspended.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class GroupClient:
         ordered: bool = True,
         model: str = CLUSTERING,
     ) -> None:
-        """``ordered`` and ``model`` are what the members of a group have to agree on, beside the strategy."""
+        """``ordered`` and ``model`` have to be the same for all members of a group, as the strategy."""
         self.link = link
         self.model = model
         self._ordered = ordered
@@ -56,17 +56,17 @@ class GroupClient:
 
     @property
     def member(self) -> str:
-        """Our name in the list of members."""
+        """The name of this member in the list of members."""
         return self.link.member
 
     @property
     def retry_topic(self) -> str | None:
-        """Where what the group failed at comes from again; None if its members do not share that out."""
+        """The retry topic of the group; None if its members do not share queues."""
         return names.retry_topic(self.group) if self.model == CLUSTERING else None
 
     @property
     def connected(self) -> bool:
-        """Whether a request has a chance."""
+        """Whether there is a connection."""
         return self.link.connected
 
     @property
@@ -76,7 +76,7 @@ class GroupClient:
 
     @property
     def grace_s(self) -> float:
-        """How long the broker keeps our leases after our last sign of life."""
+        """How long the broker keeps this member's leases after its connection is lost."""
         return 0.0 if self.link.hello is None else self.link.hello.limits.grace_s
 
     @property
@@ -91,7 +91,7 @@ class GroupClient:
 
     @property
     def log_epoch(self) -> int:
-        """Which start of the broker this is: what it stored before may have been lost."""
+        """The number of the broker's present start; messages from before it may have been lost."""
         return 0 if self.link.hello is None else self.link.hello.log_epoch
 
     async def join(
@@ -103,28 +103,28 @@ class GroupClient:
         log_epoch: int = 0,
     ) -> ops.JoinReply:
         """
-        Become or stay a member; in topics of ``from_end`` a group without progress begins at the end.
+        Become or stay a member; in topics of ``from_end`` a group without progress starts at the end.
 
-        A group that had progress under ``log_epoch``, and lost it, begins where that log and this one part.
+        A group that had progress under ``log_epoch``, and lost it, starts where that log and this one diverge.
         """
         payload = ops.Join(self.group, self._ordered, self.model, strategy, subscriptions, list(from_end), log_epoch)
         return decode(ops.JoinReply, await self._request(Op.JOIN, payload))
 
     async def acquire(self, queues: Sequence[MessageQueue]) -> list[ops.Grant]:
-        """Ask for the leases of at most ``MAX_ENTRIES`` queues, in one request: a part of the answer is of no use."""
+        """Acquire the leases of at most ``MAX_ENTRIES`` queues, in one request: a partial answer would be useless."""
         payload = ops.Acquire(self.group, [ops.QueueRef(*queue) for queue in queues])
         return await self._list(Op.ACQUIRE, payload, ops.Grant, len(queues))
 
     async def renew(self, leases: list[ops.LeaseRef], *, leaving: bool = False) -> list[ops.Outcome]:
-        """Keep leases; ``leaving`` announces that they are given back when the running calls have ended."""
+        """Renew leases; ``leaving`` announces that they are released when the running calls have ended."""
         return await self._outcomes(Op.RENEW, partial(ops.Renew, leaving=leaving), leases)
 
     async def release(self, leases: list[ops.LeaseEnd]) -> list[ops.Outcome]:
-        """Commit and give back."""
+        """Commit and release."""
         return await self._outcomes(Op.RELEASE, ops.Release, leases)
 
     async def leave(self, leases: list[ops.LeaseEnd]) -> list[ops.Outcome]:
-        """Commit, give back and leave, in one request; what a request cannot hold is given back before."""
+        """Commit, release and leave, in one request; leases beyond its limit are released before."""
         first, rest = leases[:MAX_ENTRIES], leases[MAX_ENTRIES:]
         outcomes = await self.release(rest)
         return await self._list(Op.LEAVE, ops.Leave(self.group, first), ops.Outcome, len(first)) + outcomes
@@ -134,11 +134,11 @@ class GroupClient:
         return await self._outcomes(Op.COMMIT, ops.Commit, entries)
 
     async def attempt(self, queue: MessageQueue, epoch: int, runs: Sequence[hello.AttemptRun]) -> None:
-        """Have it recorded how often messages were delivered in vain; there is at least one run."""
+        """Record how many deliveries of messages failed; there is at least one run."""
         for at in range(0, len(runs), MAX_ENTRIES):
             part = list(runs[at : at + MAX_ENTRIES])
             first = part[0]
-            # What only the first message says is said without runs.
+            # A run of one message needs no list of runs.
             several = part if len(part) > 1 or first.end_offset > first.from_offset + 1 else []
             payload = ops.Attempt(self.group, *queue, epoch, first.from_offset, first.attempts, several)
             await self._request(Op.ATTEMPT, payload)
@@ -148,9 +148,9 @@ class GroupClient:
         commit_offset: int, reason: str,
     ) -> None:  # fmt: skip
         """
-        Have messages copied to the dead letters of the group, and progress stored with that; -1 is none.
+        Copy messages to the dead letters of the group, and store progress with that; -1 is none.
 
-        ``attempts`` tells of each how many deliveries failed.
+        ``attempts`` has the number of failed deliveries of each.
         """
         for at in range(0, len(queue_offsets), MAX_ENTRIES):
             part = list(queue_offsets[at : at + MAX_ENTRIES])
@@ -165,10 +165,10 @@ class GroupClient:
         delay_level: int = 0, max_attempts: int = -1, commit_offset: int = ops.NO_OFFSET, reason: str = "",
     ) -> list[int]:  # fmt: skip
         """
-        Have messages delivered to the group again later, and progress stored with that; -1 is none.
+        Have messages delivered to the group again later, and store progress with that; -1 is none.
 
-        ``attempts`` tells of each how often it was delivered. Returns for each the level it waits with, ``DEAD`` or
-        ``DONE_BEFORE``. Offsets ascend; asking again does nothing again.
+        ``attempts`` has the number of deliveries of each. Returns for each its delay level, ``DEAD`` or
+        ``DONE_BEFORE``. Offsets ascend; a repeated request changes nothing.
         """
         fates: list[int] = []
         for at in range(0, len(queue_offsets), MAX_ENTRIES):
@@ -184,17 +184,17 @@ class GroupClient:
         return fates
 
     async def starting(self, queue: MessageQueue, epoch: int, queue_offset: int, commit_offset: int) -> None:
-        """Have it recorded which message is given to the listener next, and the progress before it; -1 is none."""
+        """Record which message the listener gets next, and the progress before it; -1 is none."""
         await self._request(Op.STARTING, ops.Starting(self.group, *queue, epoch, queue_offset, commit_offset))
 
     async def range(self, queue: MessageQueue) -> ops.Range:
-        """Which offsets a queue holds."""
+        """Return the offsets that a queue holds."""
         payload = ops.Ranges(self.group, [ops.QueueRef(*queue)])
         (held,) = await self._list(Op.RANGES, payload, ops.Range, 1)
         return held
 
     async def offset_at(self, queue: MessageQueue, time_us: int) -> OffsetAt:
-        """The first offset of a queue that was stored at a time or later."""
+        """Return the first offset of a queue that was stored at a time or later."""
         payload = OffsetsAt(time_us, [ops.QueueRef(*queue)])
         (found,) = await self._list(Op.OFFSETS_AT, payload, OffsetAt, 1)
         return found
@@ -202,7 +202,7 @@ class GroupClient:
     async def pull(
         self, queue: ops.PullQueue, *, wait_s: float, max_bytes: int, timeout_s: float
     ) -> ops.PullResult | None:
-        """Ask one queue for batches; None if the broker said nothing about it."""
+        """Pull batches of one queue; None if the reply has no result for it."""
         return await self._pull(ops.Pull(self.group, round(wait_s * 1000), max_bytes, [queue]), timeout_s)
 
     async def _pull(self, pull: ops.Pull, timeout_s: float) -> ops.PullResult | None:
@@ -216,7 +216,7 @@ class GroupClient:
         shape: Callable[[str, list[Any]], Sequence[Any]],
         entries: list[Any],
     ) -> list[ops.Outcome]:
-        """Have the same done for each entry, in as many requests as it takes."""
+        """Send entries in as many requests as they need, and return one outcome for each."""
         outcomes: list[ops.Outcome] = []
         for at in range(0, len(entries), MAX_ENTRIES):
             part = entries[at : at + MAX_ENTRIES]
@@ -230,7 +230,7 @@ class GroupClient:
         return await self.link.request(op, payload, timeout_s=timeout_s)
 
     async def _lock_request(self, op: Op, payload: Sequence[Any]) -> Any:
-        """Locks are asked for with little time; a broker that was too late gets more, or it would never be heard."""
+        """Request leases with a short time-out, which doubles after each one, so that a slow broker is heard, too."""
         most = max(self._lock_timeout_s, self._timeout_s)
         try:
             reply = await self.link.request(op, payload, timeout_s=min(self._patience_s, most))

@@ -2,7 +2,7 @@
 One TCP connection to a broker: frames in, buffers out.
 
 A link knows no request and no session; :class:`~rmq.engine.native.connection.Connection` makes a new one whenever the
-old one ended. What is written in one loop turn leaves in one ``writelines``.
+old one ended. Everything that is written in one loop turn is sent by one ``writelines``.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Link(asyncio.BufferedProtocol):
         self._drainers: list[asyncio.Future[None]] = []
         self._ending = False  # no frame is handed out any more
         self.reason: Exception | None = None  # why it ended, or is about to
-        self.heard = False  # set by every byte received; cleared by whoever watches for silence
+        self.heard = False  # set by every byte received; cleared by the keep-alive
         self.ended: asyncio.Future[None] = self._loop.create_future()
 
     # Called by the transport
@@ -89,7 +89,7 @@ class Link(asyncio.BufferedProtocol):
         return not (self._paused or self._ending)
 
     def write(self, parts: list[Buffer], size: int) -> None:
-        """Queue buffers of ``size`` bytes together; they leave at the end of this loop turn at the latest."""
+        """Queue buffers of ``size`` bytes together; they are sent at the end of this loop turn at the latest."""
         if not self._gathered:
             self._loop.call_soon(self.flush)
         self._gathered += parts
@@ -98,7 +98,7 @@ class Link(asyncio.BufferedProtocol):
             self.flush()
 
     def flush(self) -> None:
-        """Hand what was gathered to the transport."""
+        """Pass the gathered buffers to the transport."""
         if not self._gathered or self._transport is None or self._ending:
             return
         gathered, self._gathered = self._gathered, []
@@ -113,13 +113,13 @@ class Link(asyncio.BufferedProtocol):
             await waiter
 
     def drop(self, error: Exception) -> None:
-        """End it at once; what was not written is thrown away."""
+        """Abort it; what was not written is discarded."""
         self._end(error)
         if self._transport is not None:
             self._transport.abort()
 
     async def close(self, error: Exception, *, within_s: float) -> None:
-        """End it when what was written has left, at the latest after ``within_s``."""
+        """Close it when everything was sent, at the latest after ``within_s``."""
         self.flush()
         self._end(error)
         if self._transport is None:

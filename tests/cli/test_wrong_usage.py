@@ -61,7 +61,7 @@ NAME = "rmq.invalid:10911"  # a name that can never be known
 WRONG = {
     "wrong address: no such host": (
         f"rmq-admin topic list --broker {NAME}",
-        f"no broker at {NAME}: there is no host of this name; check the address",
+        f"no broker at {NAME}: no host has this name; check the address",
         exit_codes.UNAVAILABLE,
     ),
     "wrong address: no port": (
@@ -71,7 +71,7 @@ WRONG = {
     ),
     "wrong address: no broker there": (
         "rmq-produce --topic orders --broker {web}",
-        "what listens at {web} is no rmq broker: check the address and its port",
+        "what listens at {web} is not an rmq broker: check the address and its port",
         exit_codes.UNAVAILABLE,
     ),
     "broker down": (
@@ -142,9 +142,9 @@ def test_a_wrong_usage_is_one_line_and_a_code(world: World, usage: str) -> None:
 @pytest.mark.parametrize(
     ("answer", "text"),
     [
-        (hanging_up, "takes the connection and does not greet: it is no rmq broker, or one that hangs; check"),
-        (silent, "takes the connection and does not greet: it is no rmq broker, or one that hangs; check"),
-        (web_server, "is no rmq broker: check the address and its port"),
+        (hanging_up, "accepts the connection and does not greet: it is not an rmq broker, or it hangs; check"),
+        (silent, "accepts the connection and does not greet: it is not an rmq broker, or it hangs; check"),
+        (web_server, "is not an rmq broker: check the address and its port"),
     ],
 )
 async def test_what_is_no_broker_is_called_so(answer: Answer, text: str) -> None:
@@ -154,7 +154,7 @@ async def test_what_is_no_broker_is_called_so(answer: Answer, text: str) -> None
 
 async def test_a_network_that_swallows_everything_is_called_so() -> None:
     with black_hole() as address:
-        text = f"no broker at {address}: nothing there answers; check the address and the network"
+        text = f"no broker at {address}: nothing answers there; check the address and the network"
         with pytest.raises(ConnectionLost, match=text):
             await Connection(address).open(timeout_s=0.2)
 

@@ -91,7 +91,7 @@ def test_a_refused_hello_is_raised(broker: FakeBroker) -> None:
 def test_a_hello_that_makes_no_sense_is_told_with_the_address(broker: FakeBroker) -> None:
     broker.fail_next(Op.HELLO, lambda answer: {"proto": "one"})
 
-    with pytest.raises(BadFrame, match=f"what listens at {broker.address} is no broker"):
+    with pytest.raises(BadFrame, match=f"what listens at {broker.address} is not a broker"):
         BlockingConnection(broker.address)
 
 

@@ -709,21 +709,21 @@ def test_a_lost_connection_keeps_its_cause() -> None:
     ("error", "reached", "text"),
     [
         (ConnectionRefusedError(), False, f"no broker at {HERE}: start one with `rmq-broker start`"),
-        (socket.gaierror(-2, "?"), False, f"no broker at {HERE}: there is no host of this name; check the address"),
-        (None, False, f"no broker at {HERE}: nothing there answers; check the address and the network"),
-        (TimeoutError(), False, f"no broker at {HERE}: nothing there answers; check the address and the network"),
+        (socket.gaierror(-2, "?"), False, f"no broker at {HERE}: no host has this name; check the address"),
+        (None, False, f"no broker at {HERE}: nothing answers there; check the address and the network"),
+        (TimeoutError(), False, f"no broker at {HERE}: nothing answers there; check the address and the network"),
         (
             None,
             True,
-            f"what listens at {HERE} takes the connection and does not greet: it is no rmq broker, or one that",
+            f"what listens at {HERE} accepts the connection and does not greet: it is not an rmq broker, or it",
         ),
-        (ConnectionResetError(), True, f"what listens at {HERE} takes the connection and does not greet: "),
+        (ConnectionResetError(), True, f"what listens at {HERE} accepts the connection and does not greet: "),
         (
             errors.FrameTooLarge("HTTP"),
             True,
-            f"what listens at {HERE} is no rmq broker: check the address and its port",
+            f"what listens at {HERE} is not an rmq broker: check the address and its port",
         ),
-        (errors.BadFrame("SSH-"), True, f"what listens at {HERE} is no rmq broker: check the address and its port"),
+        (errors.BadFrame("SSH-"), True, f"what listens at {HERE} is not an rmq broker: check the address and its port"),
         (
             errors.TooManyConnections("1000 are connected"),
             True,
