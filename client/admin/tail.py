@@ -1,13 +1,11 @@
 """
-The newest messages of a topic over all its queues, and those that come after them, without being in any group.
+The tail of a topic: its newest messages over all queues, and those that follow, without a group, lock or commit.
 
-How far back the newest ones lie is found by time: the broker is asked which offsets were stored since then, for spans
-that grow, until there are enough. So only about as many messages are read as are wanted, however many queues there are.
+How far back the newest messages lie is found by time: the broker returns the offsets that were stored since then, for
+growing spans, until there are enough. So it reads about as many messages as are wanted, however many queues there are.
 
-Reads the queues of a topic on from their places, without being a member of any group: nothing is locked or committed.
-
-What lies between a place and the next message (removed by retention, damaged, lost by a crash) is passed, and whoever
-reads is told. Memory is bounded by one answer of the broker, and by :data:`MOST_BYTES` of what that unpacks to.
+A :class:`TopicCursor` skips what cannot be read (removed by retention, damaged, lost by a crash) and reports it through
+``notice``. Memory is bounded by one answer of the broker, and by :data:`MOST_BYTES` of what that unpacks to.
 """
 
 from __future__ import annotations
@@ -45,7 +43,7 @@ if TYPE_CHECKING:
 HOLD_S: Final = 5.0  # of one long poll; new queues are noticed as often
 KEPT_BYTES: Final = 64 << 20  # of bodies that the newest messages may have
 LOOK_BACK: Final = 200_000  # messages that are looked at for those that are wanted
-ENOUGH: Final = 256  # so many are read without looking for fewer
+ENOUGH: Final = 256  # so many are read without searching for fewer
 WIDER: Final = 16  # times as long is the next span that is looked at
 LONGEST_S: Final = 3.2e8  # ten years: beyond that, everything
 _SHORTEST_S: Final = 1e-4
@@ -53,14 +51,14 @@ Offsets = Mapping[int, int]  # by queue
 
 
 class Newest(NamedTuple):
-    """Messages in the order they were stored. ``left_out`` says in a sentence why there are not more; or is empty."""
+    """Messages in the order they were stored. ``left_out`` is empty, or a sentence why there are not more."""
 
     messages: list[StoredMessage]
     left_out: str = ""
 
 
 class Kept:
-    """The newest of the messages that were seen: at most so many, with at most so many bytes of bodies."""
+    """Keeps the newest of the messages that it sees, up to a count and up to a size of bodies."""
 
     def __init__(self, most: int, max_bytes: int = KEPT_BYTES) -> None:
         self._most = most
@@ -74,7 +72,7 @@ class Kept:
         return len(self._heap)
 
     def add(self, message: StoredMessage) -> None:
-        """See one more."""
+        """Keep a message if it is new enough."""
         at = order(message)
         if self._dropped is not None and at < self._dropped:
             return
@@ -154,7 +152,7 @@ class Tail:
         return ""
 
     async def begin(self) -> dict[int, Range]:
-        """Look at what the queues hold; :meth:`follow` goes on behind that."""
+        """Request what the queues hold; :meth:`follow` starts after that."""
         info = await self._admin.topic(self._topic)
         self._generation = info.generation
         self._log_epoch = 0 if self._connection.hello is None else self._connection.hello.log_epoch
@@ -172,7 +170,7 @@ class Tail:
         return held
 
     async def _back(self, first: Offsets, want: int, now: datetime) -> Offsets:
-        """Offsets behind which so many messages lie, or a few more; ``first`` if that is everything."""
+        """Return offsets that ``want`` messages follow, or a few more; ``first`` if that is everything."""
         ends = self._ends
         if not self._is_filtered and want * len(ends) <= ENOUGH:
             return {queue_id: max(first[queue_id], end - want) for queue_id, end in ends.items()}
@@ -193,7 +191,7 @@ class Tail:
         return starts
 
     async def _at(self, time: datetime, first: Offsets, ends: Offsets) -> Offsets:
-        """The first offset of each queue that was stored at a time or later, not before ``first``."""
+        """Return the first offset of each queue that was stored at a time or later, not before ``first``."""
         asked = [queue_id for queue_id, end in ends.items() if first[queue_id] < end]  # the others hold nothing
         found = await self._admin.offsets_at((MessageQueue(self._topic, queue_id) for queue_id in asked), time)
         at = {queue_id: item.offset for queue_id, item in zip(asked, found, strict=True) if item.status == OK}
@@ -208,7 +206,7 @@ class Tail:
                 if message.queue_offset < ends[message.queue_id] and self._wanted(message):
                     kept.add(message)
             for queue_id, place in list(reader.positions.items()):
-                if place.offset >= ends[queue_id] or before == reader.positions:  # or the broker has no more to tell
+                if place.offset >= ends[queue_id] or before == reader.positions:  # or the broker has no more
                     del reader.positions[queue_id]
 
     def _reader(self, positions: Offsets) -> TopicCursor:
@@ -221,9 +219,9 @@ class Tail:
 
     async def follow(self) -> AsyncIterator[list[StoredMessage]]:
         """
-        Messages as they come, behind what :meth:`newest` or :meth:`begin` looked at; without an end.
+        Yield messages as they come, after what :meth:`newest` or :meth:`begin` looked at; without an end.
 
-        A broker that is gone is waited for, a topic that grows is followed in its new queues.
+        It waits for a broker that is gone, and follows the new queues of a topic that grows.
 
         Raises:
             TopicNotFound: the topic was deleted.
@@ -264,9 +262,9 @@ class Tail:
         assert self._connection.hello is not None
         hello = self._connection.hello
         if hello.is_rolled_back(before) or not hello.stores.has(before.store_id):
-            raise LogTruncated("the broker is back with another store: read the topic anew")
+            raise LogTruncated("the broker is back with another store: read the topic again")
         reader.bound_epochs(hello.stores.common_epoch(before.stores, hello.log_epoch))
-        self._notice("the broker is there again")
+        self._notice("the broker is back")
 
 
 def _count(starts: Offsets, ends: Offsets) -> int:
@@ -276,16 +274,16 @@ def _count(starts: Offsets, ends: Offsets) -> int:
 READ_BYTES: Final = 1 << 20  # of one answer, but for a batch that is larger
 MOST_BYTES: Final = 16 << 20  # that one answer may unpack to, but for its first batch
 DELETED: Final = "the topic {!r} was deleted"
-MADE_AGAIN: Final = "the topic {!r} was deleted, and made again since: read it anew"
+MADE_AGAIN: Final = "the topic {!r} was deleted and created again: read it again"
 TIMEOUT_S: Final = 10.0  # beyond the time that the broker is asked to wait
 _PASSED: Final = frozenset({MessagesLost.code, Damaged.code, LogTruncated.code})
 
 
 class ReadPosition(NamedTuple):
     """
-    Where a queue is read on, and the log epoch of the message before; 0: none was read.
+    The next offset of a queue, and the log epoch of the message before; 0: none was read.
 
-    Of a message that was not read, the epoch of the broker that named the place is as good: it stored none later.
+    If that message was not read, the epoch of the broker that named the offset serves: it stored no later one.
     """
 
     offset: int
@@ -293,17 +291,17 @@ class ReadPosition(NamedTuple):
 
 
 def order(message: StoredMessage) -> tuple[datetime, int, int]:
-    """Messages of a topic in the order they were stored; those of one moment by their queues."""
+    """Sort key: messages of a topic in the order they were stored; those of one moment by queue."""
     return message.stored_at, message.queue_id, message.queue_offset
 
 
 class TopicCursor:
     """
-    The places of queues, moved on by every read. ``notice`` is told, in a sentence, what had to be passed.
+    Reads queues from positions that every read advances. ``notice`` gets a sentence about everything it skips.
 
-    ``expression`` wants only messages with such a tag, ``generation`` (0: any) only the topic as it is now, and not
-    another that is given its name later. ``log_epoch`` is that of the broker that named the places. Queues that were
-    read come last in the next answer, so that a busy one does not hold up the others.
+    ``expression`` selects messages by tag, ``generation`` (0: any) the present topic, as opposed to a later one of the
+    same name. ``log_epoch`` is that of the broker that named the positions. Queues that were read come last in the next
+    answer, so that a busy one does not delay the others.
     """
 
     def __init__(
@@ -321,23 +319,23 @@ class TopicCursor:
         self._notice = notice
 
     def add(self, queue_id: int) -> None:
-        """Read a queue from its beginning, unless it is read already."""
+        """Read a queue from its start, unless it is read already."""
         self.positions.setdefault(queue_id, ReadPosition(0))
 
     def bound_epochs(self, log_epoch: int) -> None:
-        """The broker's store is a copy that has no later epoch in common with what was read."""
+        """Limit the epochs, as the broker's store is a copy that shares no later epoch with what was read."""
         self.positions = {q: at._replace(log_epoch=min(at.log_epoch, log_epoch)) for q, at in self.positions.items()}
 
     async def read(self, wait_s: float = 0.0) -> list[StoredMessage]:
         """
-        What the queues hold next, in the order it was stored; waits so long for something if there is nothing.
+        Return the next messages of the queues in the order they were stored; wait up to ``wait_s`` for some.
 
-        Cancelling is safe: the same is read again.
+        Cancelling is safe: the same messages are read again.
 
         Raises:
-            TopicNotFound: the topic was deleted, whether or not there is another of its name by now.
-            OtherHistory: the broker's store is a copy that has other messages at the places.
-            ConnectionLost, RequestTimeout: the places are as they were.
+            TopicNotFound: the topic was deleted, whether or not another has its name by now.
+            OtherHistory: the broker's store is a copy that has other messages at the positions.
+            ConnectionLost, RequestTimeout: the positions did not change.
         """
         queues = list(self.positions)
         wanted = [
@@ -355,12 +353,12 @@ class TopicCursor:
         return sorted(found, key=order)
 
     def _take(self, queue_id: int, answer: PullResult, found: list[StoredMessage], room: int) -> int:
-        """Read an answer for a queue; tells how much memory that took."""
+        """Read the answer for a queue, and return how much memory that took."""
         at = self.positions[queue_id]
         if answer.status == OK:
             return self._read(queue_id, answer.batches, found, room)
         if answer.status == EMPTY:
-            if answer.next_offset > at.offset:  # behind what has no wanted tag
+            if answer.next_offset > at.offset:  # after messages without a wanted tag
                 self._move(queue_id, answer.next_offset, self._log_epoch)
             return 0
         if answer.status == TopicNotFound.code:
@@ -370,7 +368,7 @@ class TopicCursor:
             self._move(queue_id, answer.next_offset, self._log_epoch)
             return 0
         if answer.status == OffsetOutOfRange.code:
-            self._notice(f"{answer.text}: going on at {answer.max_offset}")
+            self._notice(f"{answer.text}: continuing at {answer.max_offset}")
             self._move(queue_id, answer.max_offset, self._log_epoch)
             return 0
         raise from_wire(answer.status, answer.text or f"{MessageQueue(self._topic, queue_id)} cannot be read")

@@ -1,23 +1,35 @@
-"""The newest messages of a topic, and those that come after them."""
+"""The newest messages of a topic, those that follow, and the cursor that reads both."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq.client import Admin, Connection, Message, Producer
-from rmq.client.admin.tail import Kept, Tail, order
+from rmq.client.admin.tail import MOST_BYTES, Kept, ReadPosition, Tail, TopicCursor, order
 from rmq.testing.broker import InMemoryBroker
-from rmq.wire.errors import QueueNotFound, TopicNotFound
+from rmq.wire.errors import (
+    Damaged,
+    LogTruncated,
+    MessagesLost,
+    OffsetOutOfRange,
+    QueueNotFound,
+    StoreFailed,
+    TopicNotFound,
+)
 from rmq.wire.model import StoredMessage
-from rmq.wire.protocol.ops.core import Op
+from rmq.wire.protocol.ops.core import EMPTY, Op, Pull, PullResult
+from rmq.wire.stores import StoreIds
+
+from support.stored import STORE_ID, stored_batch
 
 START = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
@@ -86,22 +98,22 @@ async def clock() -> Clock:
 
 
 @pytest.fixture
-async def broker_plain(clock: Clock) -> AsyncIterator[InMemoryBroker]:
+async def broker(clock: Clock) -> AsyncIterator[InMemoryBroker]:
     async with InMemoryBroker(wall_us=clock) as running:
         yield running
 
 
 @pytest.fixture
-async def admin(broker_plain: InMemoryBroker) -> AsyncIterator[Admin]:
-    async with Admin(broker_plain.address) as running:
+async def admin(broker: InMemoryBroker) -> AsyncIterator[Admin]:
+    async with Admin(broker.address) as running:
         yield running
 
 
 async def test_the_newest_over_all_queues_in_the_order_they_were_stored(
-    broker_plain: InMemoryBroker, admin: Admin, clock: Clock
+    broker: InMemoryBroker, admin: Admin, clock: Clock
 ) -> None:
     await admin.create_topic("orders", 3)
-    async with Producer(broker_plain.address) as producer:
+    async with Producer(broker.address) as producer:
         await fill(producer, "orders", clock, 20, queues=3)
 
     newest = await admin.tail("orders").newest(5, now=clock.now)
@@ -131,15 +143,15 @@ class Counting:
 
 
 async def test_a_wide_topic_is_searched_by_time_and_only_a_little_of_it_read(
-    broker_plain: InMemoryBroker, admin: Admin, clock: Clock
+    broker: InMemoryBroker, admin: Admin, clock: Clock
 ) -> None:
     await admin.create_topic("wide", 1024)
-    async with Producer(broker_plain.address) as producer:
+    async with Producer(broker.address) as producer:
         for queue_id in range(1024):  # long ago, one each
             producer.send_nowait(Message("wide", b"old"), queue_id=queue_id)
         await producer.flush()
         await fill(producer, "wide", clock, 20, queues=700)
-    connection = Connection(broker_plain.address)
+    connection = Connection(broker.address)
     await connection.open(timeout_s=5.0)
     counting: Any = Counting(connection)
     found = await Tail(admin, counting, "wide").newest(5, now=clock.now)
@@ -149,23 +161,23 @@ async def test_a_wide_topic_is_searched_by_time_and_only_a_little_of_it_read(
     assert counting.batches < 300
 
 
-async def test_all_queues_of_a_wide_topic_are_followed(broker_plain: InMemoryBroker, admin: Admin) -> None:
+async def test_all_queues_of_a_wide_topic_are_followed(broker: InMemoryBroker, admin: Admin) -> None:
     await admin.create_topic("wide", 1024)
     tail = admin.tail("wide")
     await tail.begin()
-    async with aclosing(tail.follow()) as following, Producer(broker_plain.address) as producer:
+    async with aclosing(tail.follow()) as following, Producer(broker.address) as producer:
         for queue_id in (1023, 0, 512):
             await producer.send(Message("wide", b"%d" % queue_id), queue_id=queue_id)
         assert sorted(await take(following, 3)) == ["0", "1023", "512"]
 
 
 async def test_without_a_time_it_looks_back_only_so_far_and_says_so(
-    broker_plain: InMemoryBroker, admin: Admin, clock: Clock
+    broker: InMemoryBroker, admin: Admin, clock: Clock
 ) -> None:
     await admin.create_topic("orders", 1)
-    connection = Connection(broker_plain.address)
+    connection = Connection(broker.address)
     await connection.open(timeout_s=5.0)
-    async with Producer(broker_plain.address) as producer:
+    async with Producer(broker.address) as producer:
         await producer.send(Message("orders", b"early", tag="rare"), queue_id=0)
         clock.pass_s(86400)
         await producer.send_bodies("orders", [b"x"] * 900, queue_id=0)
@@ -179,10 +191,10 @@ async def test_without_a_time_it_looks_back_only_so_far_and_says_so(
 
 
 async def test_with_a_condition_it_looks_further_back_until_there_are_enough(
-    broker_plain: InMemoryBroker, admin: Admin, clock: Clock
+    broker: InMemoryBroker, admin: Admin, clock: Clock
 ) -> None:
     await admin.create_topic("orders", 2)
-    async with Producer(broker_plain.address) as producer:
+    async with Producer(broker.address) as producer:
         await producer.send_many([Message("orders", b"early", tag="rare")] * 2, queue_id=0)
         clock.pass_s(86400)
         for queue_id in (0, 1):
@@ -199,10 +211,8 @@ async def test_with_a_condition_it_looks_further_back_until_there_are_enough(
     assert bodies(keyed.messages) == ["1", "5"]
 
 
-async def test_more_than_was_asked_for_since_a_time_is_said(
-    broker_plain: InMemoryBroker, admin: Admin, clock: Clock
-) -> None:
-    async with Producer(broker_plain.address) as producer:
+async def test_more_than_was_asked_for_since_a_time_is_said(broker: InMemoryBroker, admin: Admin, clock: Clock) -> None:
+    async with Producer(broker.address) as producer:
         await fill(producer, "orders", clock, 5, queues=2)
     found = await admin.tail("orders").newest(2, now=clock.now, since=START)
 
@@ -232,9 +242,9 @@ async def take(following: AsyncIterator[list[StoredMessage]], count: int) -> lis
 @pytest.mark.virtual_time
 async def test_it_follows_through_growth_and_a_restart_and_ends_with_the_topic() -> None:
     said: list[str] = []
-    async with InMemoryBroker() as broker_plain, Admin(broker_plain.address) as admin:
+    async with InMemoryBroker() as broker, Admin(broker.address) as admin:
         await admin.create_topic("orders", 2)
-        async with Producer(broker_plain.address) as producer:
+        async with Producer(broker.address) as producer:
             await producer.send(Message("orders", b"before"), queue_id=0)
             tail = admin.tail("orders", notice=said.append)
             assert bodies((await tail.newest(0, now=datetime.now(UTC))).messages) == []
@@ -249,12 +259,12 @@ async def test_it_follows_through_growth_and_a_restart_and_ends_with_the_topic()
 
                 coming = asyncio.create_task(take(following, 1))
                 await asyncio.sleep(1)
-                await broker_plain.restart()
+                await broker.restart()
                 await producer.send(Message("orders", b"after"), queue_id=1)
                 assert await coming == ["after"]
-                assert said[-1] == "the broker is there again"
+                assert said[-1] == "the broker is back"
 
-                async with Admin(broker_plain.address) as other:
+                async with Admin(broker.address) as other:
                     await other.delete_topic("orders")
                 with pytest.raises(TopicNotFound, match="was deleted"):
                     await take(following, 1)
@@ -263,9 +273,9 @@ async def test_it_follows_through_growth_and_a_restart_and_ends_with_the_topic()
 @pytest.mark.virtual_time
 async def test_only_what_is_wanted_is_followed() -> None:
     async with (
-        InMemoryBroker() as broker_plain,
-        Admin(broker_plain.address) as admin,
-        Producer(broker_plain.address) as producer,
+        InMemoryBroker() as broker,
+        Admin(broker.address) as admin,
+        Producer(broker.address) as producer,
     ):
         await admin.create_topic("orders", 2)
         tail = admin.tail("orders", queues=[1], expression="new", wanted=lambda message: message.body != b"no")
@@ -274,3 +284,128 @@ async def test_only_what_is_wanted_is_followed() -> None:
             await producer.send(Message("orders", body, tag=tag), queue_id=queue_id)
         async with aclosing(tail.follow()) as following:
             assert await take(following, 1) == ["yes"]
+
+
+def stored(queue_id: int, base_offset: int, *bodies: bytes, **more: Any) -> bytes:
+    return stored_batch("orders", queue_id, base_offset, *bodies, **more)
+
+
+class ScriptedBroker:
+    """Answers pulls from a script."""
+
+    def __init__(self, *answers: Sequence[PullResult]) -> None:
+        self.answers = list(answers)
+        self.asked: list[Pull] = []
+        self.hello = SimpleNamespace(stores=StoreIds(STORE_ID), log_epoch=7)
+
+    async def request(self, op: Op, payload: Pull, *, timeout_s: float) -> Any:
+        assert op == Op.PULL
+        self.asked.append(payload)
+        return [list(answer) for answer in self.answers.pop(0)]
+
+
+def reader(
+    broker: ScriptedBroker, positions: dict[int, int], said: list[str] | None = None, **more: Any
+) -> TopicCursor:
+    heard: list[str] = [] if said is None else said
+    return TopicCursor(cast(Connection, broker), "orders", positions, notice=heard.append, **more)
+
+
+def found(index: int, *parts: bytes, next_offset: int = 0) -> PullResult:
+    return PullResult(index, 0, next_offset, 0, 100, b"".join(parts))
+
+
+async def test_messages_come_in_the_order_they_were_stored_and_places_move() -> None:
+    broker = ScriptedBroker([found(0, stored(0, 5, b"c", b"d", at=2000)), found(1, stored(1, 0, b"a", b"b"))], [])
+    reading = reader(broker, {0: 6, 1: 0})
+
+    messages = await reading.read()
+    await reading.read(2.5)
+
+    assert [message.body for message in messages] == [b"a", b"b", b"d"]
+    assert messages == sorted(messages, key=order)
+    assert reading.positions == {0: ReadPosition(7, 3), 1: ReadPosition(2, 3)}
+    assert [(queue.queue_id, queue.queue_offset, queue.log_epoch) for queue in broker.asked[1].queues] == [
+        (0, 7, 3),
+        (1, 2, 3),
+    ]
+    assert (broker.asked[1].group, broker.asked[1].wait_ms) == (None, 2500)
+
+
+async def test_a_queue_that_was_read_comes_last_the_next_time() -> None:
+    reading = reader(ScriptedBroker([found(0, stored(0, 0, b"a"))]), {0: 0, 1: 0, 2: 0})
+    await reading.read()
+
+    assert list(reading.positions) == [1, 2, 0]
+
+
+async def test_only_wanted_tags_come_and_others_are_passed() -> None:
+    batch = stored(0, 0, b"a", tag="paid") + stored(0, 1, b"b", tag="new")
+    empty = PullResult(0, EMPTY, 9, 0, 9, b"")
+    broker = ScriptedBroker([found(0, batch)], [empty])
+    reading = reader(broker, {0: 0}, expression="new || old")
+
+    assert [message.body for message in await reading.read()] == [b"b"]
+    assert await reading.read() == []
+    assert reading.positions == {0: ReadPosition(9, 7)}
+    assert broker.asked[0].expression == "new || old"
+
+
+@pytest.mark.parametrize("error", [MessagesLost, Damaged, LogTruncated])
+async def test_what_cannot_be_read_is_passed_and_told(error: Any) -> None:
+    said: list[str] = []
+    reading = reader(ScriptedBroker([PullResult(0, error.code, 8, 8, 20, b"", "3 to 8 are gone")]), {0: 3}, said)
+
+    assert await reading.read() == []
+    assert reading.positions == {0: ReadPosition(8, 7)}
+    assert said == ["3 to 8 are gone"]
+
+
+async def test_behind_the_end_it_goes_on_at_the_end() -> None:
+    said: list[str] = []
+    reading = reader(
+        ScriptedBroker([PullResult(0, OffsetOutOfRange.code, 30, 0, 20, b"", "out of range")]), {0: 30}, said
+    )
+    await reading.read()
+
+    assert (reading.positions, said) == ({0: ReadPosition(20, 7)}, ["out of range: continuing at 20"])
+
+
+async def test_a_topic_that_ended_is_an_end() -> None:
+    reading = reader(ScriptedBroker([PullResult(0, TopicNotFound.code, 0, 0, 0, b"", "gone")]), {0: 0})
+
+    with pytest.raises(TopicNotFound, match="the topic 'orders' was deleted"):
+        await reading.read()
+
+
+async def test_another_topic_of_the_same_name_is_not_mixed_in() -> None:
+    reading = reader(ScriptedBroker([found(0, stored(0, 0, b"a", generation=2))]), {0: 0}, generation=1)
+
+    with pytest.raises(TopicNotFound, match="created again"):
+        await reading.read()
+
+
+async def test_a_disk_that_fails_is_an_error_of_its_class() -> None:
+    reading = reader(ScriptedBroker([PullResult(0, StoreFailed.code, 0, 0, 0, b"", "the disk")]), {0: 0})
+
+    with pytest.raises(StoreFailed, match="the disk"):
+        await reading.read()
+
+
+async def test_what_unpacks_to_too_much_is_asked_for_again() -> None:
+    large = b"x" * (4 << 20)
+    parts = [stored(0, i, large) for i in range(6)]
+    reading = reader(ScriptedBroker([found(0, *parts), found(1, stored(1, 0, b"small"))]), {0: 0, 1: 0})
+
+    messages = await reading.read()
+
+    assert sum(len(message.body) for message in messages) <= MOST_BYTES
+    assert reading.positions == {1: ReadPosition(0), 0: ReadPosition(4, 3)}
+
+
+async def test_a_queue_is_added_once() -> None:
+    reading = reader(ScriptedBroker(), {0: 7})
+    reading.add(0)
+    reading.add(1)
+
+    assert reading.positions == {0: ReadPosition(7), 1: ReadPosition(0)}
