@@ -1,4 +1,4 @@
-"""Questions about a broker, what it stores and who consumes it, and the life of topics."""
+"""Admin requests: topics, groups, messages, deferred messages and dead letters of a broker."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ from rmq.wire.protocol.ops.topics import DeletedTopic, DeleteTopic, DescribeTopi
 from rmq.wire.stores import StoreIds
 
 from ..explain.collect import WATCH_S, Explanation, explain_group
-from . import dead_letters, messages, trace
-from .deferrals import DeferredBatches, still_waits, waiting
+from . import dead_letters, deferrals, messages, trace
+from .deferrals import DeferredBatches
 from .messages import FoundMessages, Head
 from .tail import Tail
 from .trace import Trace
@@ -59,10 +59,10 @@ CHANGE_TIMEOUT_S: Final = 30.0  # a topic of many queues makes, or removes, as m
 
 class Admin:
     """
-    One connection for questions; use it as ``async with Admin("127.0.0.1:10911") as admin``.
+    A connection for admin requests; use it as ``async with Admin("127.0.0.1:10911") as admin``.
 
-    Every call raises ConnectionLost without a broker, RequestTimeout without an answer, and the broker's own refusals
-    by their classes. Cancelling any of them is safe; a change may then have been made.
+    Every call raises ConnectionLost without a broker, RequestTimeout without an answer, and the broker's refusals by
+    their classes. Cancelling is safe, although a change may have been made by then.
     """
 
     def __init__(self, address: str, *, timeout_s: float = OPEN_TIMEOUT_S) -> None:
@@ -77,15 +77,15 @@ class Admin:
         await self._connection.close()
 
     async def create_topic(self, topic: str, queues: int = 4) -> TopicInfo:
-        """Make a topic; one that exists with the same number of queues is no error, another number is TopicExists."""
+        """Create a topic. If it exists with as many queues nothing changes; with another number raises TopicExists."""
         return decode(TopicInfo, await self._change(Op.CREATE_TOPIC, CreateTopic(topic, queues)))
 
     async def grow_topic(self, topic: str, queues: int) -> TopicInfo:
         """
         Give a topic more queues; returns when that is durable.
 
-        ``shards`` stays, so that no key moves: only messages without one go to the new queues. As many queues
-        as there are is no error; fewer are BadRequest. Raises TopicNotFound if there is none of that name.
+        ``shards`` stays, so that no key moves: only messages without one go to the new queues. The present
+        number of queues is accepted, a lower one raises BadRequest. Raises TopicNotFound if the topic does not exist.
         """
         return decode(TopicInfo, await self._change(Op.GROW_TOPIC, GrowTopic(topic, queues)))
 
@@ -93,14 +93,14 @@ class Admin:
         """
         Delete a topic with its messages and all progress in it; returns when that is durable.
 
-        With ``generation`` (of :meth:`describe_topic`) only that one: a topic of the same name that was made since
-        stays. A producer that goes on sending makes the topic anew, unless it was opened with ``auto_create=False``.
-        Raises TopicNotFound if there is none.
+        With ``generation`` (of :meth:`describe_topic`) only that one: a later topic of the same name stays. A producer
+        that continues to send creates the topic again, unless it was opened with ``auto_create=False``. Raises
+        TopicNotFound if the topic does not exist.
         """
         return decode(DeletedTopic, await self._change(Op.DELETE_TOPIC, DeleteTopic(topic, generation)))
 
     async def describe_topic(self, topic: str) -> TopicDescription:
-        """A topic with what its queues hold and how far groups are; raises TopicNotFound if there is none."""
+        """Return a topic, what its queues hold, and the progress of groups. Raises TopicNotFound."""
         reply = await self._connection.request(Op.DESCRIBE_TOPIC, DescribeTopic(topic), timeout_s=self._timeout_s)
         return decode(TopicDescription, reply)
 
@@ -109,32 +109,32 @@ class Admin:
         return await self._all(Op.LIST_TOPICS, lambda last: ListTopics(last.topic if last else ""), TopicInfo)
 
     async def topic(self, topic: str) -> TopicInfo:
-        """One topic; raises TopicNotFound if there is none of that name."""
+        """Return one topic. Raises TopicNotFound if it does not exist."""
         return decode(TopicInfo, await self._connection.request(Op.ROUTE, Route(topic), timeout_s=self._timeout_s))
 
     async def ranges(
         self, queues: Iterable[MessageQueue | QueueRef], group: str | None = None, *, log_epoch: int = 0
     ) -> list[Range]:
         """
-        Return the offsets that each queue holds, in the order asked for, and the committed ones of ``group``.
+        Return the offsets that each queue holds, in the given order, and the committed ones of ``group``.
 
-        With ``log_epoch`` also the offset up to which each queue is as it was under that start of the broker.
+        With ``log_epoch`` also the offset up to which each queue equals what it was under that start of the broker.
         """
         refs = [QueueRef(*queue) for queue in queues]
         return await self._each(Op.RANGES, refs, lambda part: Ranges(group, part, log_epoch), Range)
 
     async def accept_history(self) -> HistoryAccepted:
-        """Let readers of another history of this store continue in this one, from the offsets where the two part."""
+        """Let readers of another history of this store continue in this one, where the two diverge."""
         return decode(HistoryAccepted, await self._change(Op.ACCEPT_HISTORY, ()))
 
     @property
     def stores(self) -> StoreIds:
-        """The ids of the broker's store: the current one, and those that it had before it was copied."""
+        """The ids of the broker's store: the current one, and those from before it was copied."""
         assert self._connection.hello is not None  # the connection was opened
         return self._connection.hello.stores
 
     async def lock_status(self, group: str | None = None) -> list[LockRow]:
-        """The leases of ``group``, or of all groups."""
+        """Return the leases of ``group``, or of all groups."""
         reply = await self._connection.request(Op.LOCK_STATUS, LockStatus(group), timeout_s=self._timeout_s)
         return decode_list(LockRow, reply)
 
@@ -144,9 +144,9 @@ class Admin:
 
     async def describe_group(self, group: str, topic: str | None = None) -> GroupDescription:
         """
-        The members of a group, their leases, and how far it is in each queue (of one topic, if it is named).
+        Return the members of a group, their leases, and its progress in each queue, of one topic or of all.
 
-        Raises GroupNotFound if nothing is known of it, TopicNotFound if there is no such topic.
+        Raises GroupNotFound if the broker does not know the group, TopicNotFound if the topic does not exist.
         """
         asked = DescribeGroup(group, topic)
         reply = await self._connection.request(Op.DESCRIBE_GROUP, asked, timeout_s=self._timeout_s)
@@ -154,9 +154,9 @@ class Admin:
 
     async def member_info(self, group: str, member: str) -> dict[str, Any]:
         """
-        What a member of a group does at this moment, in its own words: names may come and go with versions.
+        Return what a member of a group reports about itself at this moment; names may change between versions.
 
-        Raises MemberSilent if it does not answer within 1 s, MemberNotFound if there is none, or without connection.
+        Raises MemberSilent if it does not answer within 1 s, MemberNotFound if it does not exist or is not connected.
         """
         timeout_s = self._timeout_s + ANSWER_S  # the broker waits for members as long as that
         reply = await self._connection.request(Op.MEMBER_INFO, MemberInfo(group, member), timeout_s=timeout_s)
@@ -165,9 +165,9 @@ class Admin:
 
     async def members_info(self, group: str) -> list[MemberReport]:
         """
-        What each member of a group does at this moment, by name; the ``status`` of one that does not tell says why.
+        Return what each member of a group reports about itself, by name; without a report ``status`` says why.
 
-        Raises GroupNotFound if nothing is known of the group.
+        Raises GroupNotFound if the broker does not know the group.
         """
 
         def page(last: MemberReport | None) -> MemberInfo:
@@ -178,22 +178,22 @@ class Admin:
 
     async def explain(self, group: str, topic: str | None = None, *, watch_s: float = WATCH_S) -> Explanation:
         """
-        Why each queue of a group (of one topic, if it is named) goes on or does not, and what to do; worst first.
+        Explain why each queue of a group, of one topic or of all, moves or does not, and what to do; worst first.
 
-        Asks twice, ``watch_s`` apart, where only that shows whether a queue moves. Raises GroupNotFound if nothing is
-        known of the group, TopicNotFound if there is no such topic, or the group has nothing to do with it.
+        Looks twice, ``watch_s`` apart, where only that shows whether a queue moves. Raises GroupNotFound if the broker
+        does not know the group, TopicNotFound if the topic does not exist or the group does not consume it.
         """
         return await explain_group(self, group, topic, watch_s=watch_s)
 
     async def stats(self, *, topics: int = 0) -> dict[str, dict[str, Any]]:
         """
-        The broker's numbers, by part and name; names may come and go with versions.
+        Return the broker's metrics by part and name; names may change between versions.
 
-        The part ``topics`` has those of so many of the busiest topics since the start, at most 1000.
+        The part ``topics`` has up to that many of the busiest topics since the start, at most 1000.
         """
         reply = await self._connection.request(Op.STATS, Stats(topics), timeout_s=self._timeout_s)
         if not isinstance(reply, dict):
-            raise BadRequest("the broker's numbers cannot be read")
+            raise BadRequest("the broker's metrics cannot be read")
         return reply
 
     async def query_messages(
@@ -210,7 +210,7 @@ class Admin:
         Return the newest messages whose key, or one of whose index keys, is ``key``, of one topic or of all.
 
         ``index_key`` in place of ``key`` searches the index keys alone. The messages were stored at ``since`` or later
-        and before ``until``; a time without a zone is local. Raises TopicNotFound if there is no such topic.
+        and before ``until``; a time without a zone is local. Raises TopicNotFound if the topic does not exist.
         """
         wanted = key if index_key is None else index_key
         if wanted is None or (key is not None and index_key is not None):
@@ -219,14 +219,14 @@ class Admin:
         return await messages.query(self._connection, asked, limit, index_keys_only=index_key is not None)
 
     async def message(self, message_id: str) -> StoredMessage:
-        """The message of an id; raises MessageNotFound if the broker does not have it, or no longer."""
+        """Return the message with an id. Raises MessageNotFound if the broker does not have it."""
         return await messages.get(self._connection, message_id)
 
     def read(self, queue: MessageQueue, start: int, end: int) -> AsyncIterator[list[StoredMessage]]:
         """
-        The messages of a queue from offset ``start`` to before ``end``, in order, some at a time.
+        Yield the messages of a queue from offset ``start`` to before ``end``, in order, several at a time.
 
-        What retention has removed is left out. Raises Damaged if a part of the queue cannot be read.
+        Messages that retention removed are left out. Raises Damaged if a part of the queue cannot be read.
         """
         return messages.read(self._connection, queue, start, end)
 
@@ -234,46 +234,46 @@ class Admin:
         self, topic: str, *, queues: Iterable[int] = (), expression: str = "*",
         wanted: Callable[[StoredMessage], bool] | None = None, notice: Callable[[str], object] = lambda text: None,
     ) -> Tail:  # fmt: skip
-        """The newest messages of a topic over all (or some) of its queues, and those that follow, without a group."""
+        """Return a reader of a topic's newest messages and of those that follow, over all or some of its queues."""
         return Tail(
             self, self._connection, topic, queues=queues, expression=expression, wanted=wanted, notice=notice
         )  # fmt: skip
 
     async def list_deferred(self, topic: str | None = None, limit: int = 100) -> DeferredBatches:
         """
-        The next batches whose time has not come, of one topic or of all, in the order they become due.
+        Return the next deferred batches, of one topic or of all, in the order they become due.
 
-        Raises TopicNotFound if there is no such topic.
+        Raises TopicNotFound if the topic does not exist.
         """
         if topic is not None:
             await self.topic(topic)
-        return await waiting(self._connection, topic, limit)
+        return await deferrals.list_deferred(self._connection, topic, limit)
 
     async def is_deferred(self, message: StoredMessage) -> bool:
-        """Whether a message that was put off (:attr:`StoredMessage.due_at`) has not been delivered yet."""
+        """Return whether a deferred message (:attr:`StoredMessage.due_at`) has not been delivered yet."""
         if message.due_at is None:
             return False
         _, position, _ = split_message_id(message.message_id)
-        return await still_waits(self._connection, to_us(message.due_at), position)
+        return await deferrals.is_deferred(self._connection, to_us(message.due_at), position)
 
     async def trace(self, message_id: str) -> Trace:
-        """What became of a message, derived from what is stored now; raises as :meth:`message` does."""
+        """Return what happened to a message, as far as stored data shows it; raises as :meth:`message` does."""
         return await trace.trace(self, message_id)
 
     async def offsets_at(self, queues: Iterable[MessageQueue | QueueRef], time: datetime) -> list[OffsetAt]:
-        """The first offset of each queue that was stored at a time or later, in the order asked for."""
+        """Return the first offset of each queue that was stored at a time or later, in the given order."""
         return await messages.offsets_at(self._connection, [QueueRef(*queue) for queue in queues], time)
 
     async def heads(self, offsets: Mapping[MessageQueue, int]) -> dict[MessageQueue, Head]:
         """
-        The message at an offset of each queue: its id, and when it was stored.
+        Return the id of the message at an offset of each queue, and when it was stored.
 
-        Where that offset is no longer stored it is the first that is; at the end of a queue the ``status`` is EMPTY.
+        If that offset is not stored any more, it is the first one that is; at the end of a queue ``status`` is EMPTY.
         """
         return await messages.heads(self._connection, offsets)
 
     async def config(self) -> dict[str, Any]:
-        """The settings that the broker works with; names may come and go with versions."""
+        """Return the settings of the broker; names may change between versions."""
         reply = await self._connection.request(Op.CONFIG, (), timeout_s=self._timeout_s)
         if not isinstance(reply, dict):
             raise BadRequest("the broker's settings cannot be read")
@@ -283,10 +283,10 @@ class Admin:
         self, group: str, offsets: Mapping[MessageQueue, int], *, dry_run: bool = False
     ) -> dict[MessageQueue, ResetResult]:
         """
-        Let a group go on at other offsets, also back; its members lose these queues for a moment and begin there.
+        Make a group continue at other offsets, in either direction; its members lose these queues for a moment.
 
-        The result of a queue tells its old and new offset, or has the code of why it was refused as ``status``.
-        ``dry_run`` changes nothing.
+        The result of a queue has its old and new offset, or the code of its refusal as ``status``. ``dry_run`` changes
+        nothing.
         """
         entries = [ResetEntry(*queue, offset) for queue, offset in offsets.items()]
         results = await self._each(
@@ -295,12 +295,12 @@ class Admin:
         return dict(zip(offsets, results, strict=True))
 
     async def list_dead_letters(self) -> list[DeadRow]:
-        """All groups that have dead letters, by name, with how many wait, were replayed, were dropped."""
+        """Return all groups that have dead letters, by name, with how many wait, were replayed, were dropped."""
         return await dead_letters.list_dead(self._connection, timeout_s=self._timeout_s)
 
     async def dead_letter_states(self, group: str) -> list[DeadRun]:
         """
-        Which dead letters of a group were replayed or dropped, in order; what no run names waits.
+        Return which dead letters of a group were replayed or dropped, in order; the others wait for a decision.
 
         Raises TopicNotFound if the group has no dead letters.
         """
@@ -312,9 +312,9 @@ class Admin:
         """
         Have dead letters delivered again, in the order of their offsets: to the group alone, or to their old topic.
 
-        The result of each has its state now, or as ``status`` the code of why it was refused. One that was replayed
-        or dropped before stays as it is, so that asking again is safe. ``dry_run`` only tells what would be done.
-        Raises TopicNotFound if the group has no dead letters.
+        The result of each has its present state, or the code of its refusal as ``status``. One that was replayed or
+        dropped before stays as it is, so that repeating a call is safe. ``dry_run`` changes nothing. Raises
+        TopicNotFound if the group has no dead letters.
         """
         return await dead_letters.replay_dead(
             self._connection, group, queue_offsets, to_topic=to_topic, dry_run=dry_run

@@ -1,4 +1,4 @@
-"""What a client asks about messages that wait for their time."""
+"""Requests about deferred messages."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ TIMEOUT_S: Final = 30.0  # the broker may have to read much of its log
 
 class DeferredBatches(NamedTuple):
     """
-    Delayed batches in the order they become due, of one topic or of all.
+    Deferred batches of one topic or of all, in the order they become due.
 
-    ``total_batches`` and ``total_messages`` wait in the whole broker. ``more``: there may be others behind ``rows``.
+    ``total_batches`` and ``total_messages`` count those of the whole broker. ``more``: others may follow ``rows``.
     """
 
     rows: list[DelayRow]
@@ -25,14 +25,14 @@ class DeferredBatches(NamedTuple):
     total_messages: int
 
 
-async def waiting(connection: Connection, topic: str | None, limit: int) -> DeferredBatches:
-    """Ask as often as it takes to get ``limit`` batches, or all there are."""
+async def list_deferred(connection: Connection, topic: str | None, limit: int) -> DeferredBatches:
+    """Return up to ``limit`` batches, in as many requests as it takes."""
     if limit < 1:
         raise ValueError(f"the limit must be at least 1, not {limit}")
     rows: list[DelayRow] = []
     asked = ListDelays(topic=topic)
     while True:
-        # Of one topic perhaps few are found on a page, which costs the broker little and us a question.
+        # A page may have few batches of one topic: that costs the broker little and the client another request.
         asked = asked._replace(limit=min(limit - len(rows), MAX_ROWS) if topic is None else MAX_ROWS)
         page = decode(DelayPage, await connection.request(Op.LIST_DELAYS, asked, timeout_s=TIMEOUT_S))
         rows += page.rows
@@ -42,8 +42,8 @@ async def waiting(connection: Connection, topic: str | None, limit: int) -> Defe
         asked = asked._replace(due_at=page.next_due_at, position=page.next_position)
 
 
-async def still_waits(connection: Connection, due_at: int, position: int) -> bool:
-    """Whether the batch at a place of the log, due at a time (us), has not been delivered yet."""
+async def is_deferred(connection: Connection, due_at: int, position: int) -> bool:
+    """Return whether the batch at a log position, due at a time (us), has not been delivered yet."""
     asked = ListDelays(due_at, max(position - 1, 0), 1)
     page = decode(DelayPage, await connection.request(Op.LIST_DELAYS, asked, timeout_s=TIMEOUT_S))
     return any((row.due_at, row.position) == (due_at, position) for row in page.rows)

@@ -1,4 +1,4 @@
-"""What a client asks about stored messages, and how it reads the answers: checked and decoded as those of a pull."""
+"""Requests about stored messages; the answers are checked and decoded as those of a pull."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class FoundMessages(NamedTuple):
     """
     The messages of a key, newest first.
 
-    ``more``: there may be older ones, beyond the limit. ``lag_bytes`` is how much of the log's end was not looked at,
-    since the broker had not indexed its keys yet; 0 is the rule.
+    ``more``: older ones may exist beyond the limit. ``lag_bytes`` is how much of the log's end was not searched, as the
+    broker has not indexed it yet; usually 0.
     """
 
     messages: list[StoredMessage]
@@ -48,9 +48,9 @@ class FoundMessages(NamedTuple):
 
 class Head(NamedTuple):
     """
-    The first message of a queue at an offset, or behind it where that one is no longer stored.
+    The message of a queue at an offset, or the next one if that is not stored any more.
 
-    ``status`` is 0, EMPTY (-1) where the queue ends before, or the code of why nothing can be told.
+    ``status`` is 0, EMPTY (-1) if the queue ends before, or the code of an error.
     """
 
     status: int
@@ -61,7 +61,7 @@ class Head(NamedTuple):
 
 
 def question(key: str, topic: str | None, since: datetime | None, until: datetime | None) -> QueryMessages:
-    """A query as it travels, but for its limit."""
+    """Return a query without its limit."""
     return QueryMessages(topic, key, _bound(since), _bound(until))
 
 
@@ -73,7 +73,7 @@ async def query(
     connection: Connection, asked: QueryMessages, limit: int, *, index_keys_only: bool = False
 ) -> FoundMessages:
     """
-    Ask as often as it takes to get ``limit`` messages, or all there are.
+    Return up to ``limit`` messages, in as many requests as it takes.
 
     The broker searches keys and index keys alike; ``index_keys_only`` leaves out messages found by their key alone.
     """
@@ -92,14 +92,14 @@ async def query(
 
 
 async def get(connection: Connection, message_id: str) -> StoredMessage:
-    """Ask for the message of an id."""
+    """Return the message with an id."""
     reply = await connection.request(Op.GET_MESSAGE, GetMessage(message_id), timeout_s=TIMEOUT_S)
     (message,) = _messages(connection, [decode(FoundBatch, reply)])
     return message
 
 
 async def offsets_at(connection: Connection, queues: list[QueueRef], time: datetime) -> list[OffsetAt]:
-    """Ask for offsets, in as many parts as it takes."""
+    """Return the offset of each queue at a time."""
     time_us = to_us(time)
     return await request_for_each(
         connection, Op.OFFSETS_AT, queues, partial(OffsetsAt, time_us), OffsetAt, timeout_s=TIMEOUT_S
@@ -107,7 +107,7 @@ async def offsets_at(connection: Connection, queues: list[QueueRef], time: datet
 
 
 async def heads(connection: Connection, offsets: Mapping[MessageQueue, int]) -> dict[MessageQueue, Head]:
-    """Ask for the messages at offsets, in as many parts as it takes."""
+    """Return the message at an offset of each queue."""
     entries = [HeadAt(*queue, offset) for queue, offset in offsets.items()]
     found = await request_for_each(connection, Op.HEADS, entries, Heads, message_ops.Head, timeout_s=TIMEOUT_S)
     return {queue: _head(connection, head) for queue, head in zip(offsets, found, strict=True)}
@@ -123,9 +123,9 @@ def _head(connection: Connection, head: message_ops.Head) -> Head:
 
 async def read(connection: Connection, queue: MessageQueue, start: int, end: int) -> AsyncIterator[list[StoredMessage]]:
     """
-    The messages of a queue from offset ``start`` to before ``end``, in order, an answer of the broker at a time.
+    Yield the messages of a queue from offset ``start`` to before ``end``, in order, an answer of the broker at a time.
 
-    What retention has removed is left out; the end of the queue is an end, too.
+    Messages that retention removed are left out; it also stops at the end of the queue.
 
     Raises:
         Damaged: a part of the queue cannot be read.
@@ -144,7 +144,7 @@ async def read(connection: Connection, queue: MessageQueue, start: int, end: int
         read = batches.read_all(answer.batches, stores=connection.hello.stores)
         yield [message for batch in read for message in batch.messages(at) if message.queue_offset < end]
         if answer.next_offset <= at:
-            raise Damaged(f"{queue} cannot be read behind offset {at}")
+            raise Damaged(f"{queue} cannot be read after offset {at}")
         at = answer.next_offset
 
 

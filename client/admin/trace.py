@@ -1,14 +1,10 @@
 """
-Looks up what :mod:`rmq.client.admin.trace` makes a story of.
+The trace of a message: where it is stored, how far each group is with it, and which copies were made of it.
 
-Copies are found in the retry and dead-letter topics of the groups that read the message's topic: these are small, and
-are read from the time on at which the message was stored, up to a limit that is told when it is reached.
-
-What became of a message, derived from what the broker stores: facts in, story out. Pure.
-
-Nothing of it is recorded: where a message lies, how far each group is in its queue, and which copies name it as their
-origin are facts that anybody can look up; :mod:`rmq.client.admin.trace` does. So a trace is as true as the moment it
-was made, and tells nothing of copies that retention has removed.
+Nothing is recorded for this: a trace is derived from what the broker stores at that moment, so it does not show copies
+that retention has removed. Copies are searched in the retry and dead-letter topics of the groups that read the
+message's topic: these are small, and are read from the time at which the message was stored, up to a limit. A reached
+limit is reported as a remark.
 """
 
 from __future__ import annotations
@@ -31,14 +27,14 @@ if TYPE_CHECKING:
     from .admin import Admin
 
 MAX_GROUPS: Final = 256
-MAX_READ: Final = 20_000  # messages of one queue that are looked at
-MAX_WAITING: Final = 100_000  # delayed batches of a broker in which retries that wait are looked for
-MAX_RETRIES: Final = 1000  # of one group that wait
+MAX_READ: Final = 20_000  # messages of one queue that are searched
+MAX_DEFERRED: Final = 100_000  # deferred batches of a broker that are searched for retries
+MAX_RETRIES: Final = 1000  # deferred retries of one group
 
 
 async def trace(admin: Admin, message_id: str, *, max_read: int = MAX_READ) -> Trace:
     """
-    What became of a message, as things are now. Cancelling is safe.
+    Trace a message as things are now. Cancelling is safe.
 
     Raises:
         MessageNotFound, BadRequest, Damaged: as :meth:`~rmq.client.Admin.message` does.
@@ -47,12 +43,12 @@ async def trace(admin: Admin, message_id: str, *, max_read: int = MAX_READ) -> T
 
 
 class _Tracing:
-    """One trace; ``remarks`` gathers what could not be found out."""
+    """Collects one trace; ``remarks`` gathers what could not be determined."""
 
     def __init__(self, admin: Admin, max_read: int) -> None:
         self._admin = admin
         self._max_read = max_read
-        self._delayed: int | None = None  # how many batches wait in the broker
+        self._deferred: int | None = None  # deferred batches in the broker
         self.remarks: list[str] = []
         self.unsure: list[str] = []
 
@@ -67,7 +63,7 @@ class _Tracing:
         original = subject if origin.message_id == subject.message_id else await self._stored(origin)
         source = None if message.copy_of is None else await self._source(message.copy_of)
         known = Trace(message, origin, is_deferred, source, became, [], [], self.remarks)
-        if origin.queue_offset == NO_OFFSET:  # it has no place yet, and nobody can have read it
+        if origin.queue_offset == NO_OFFSET:  # it has no offset yet, so no group can have read it
             return known
         standings = await self._standings(original, origin)
         groups = dict.fromkeys([each.group for each in standings])
@@ -90,10 +86,10 @@ class _Tracing:
         try:
             return await self._admin.message(message_id)
         except (MessageNotFound, Damaged):
-            return None  # its id is told all the same
+            return None  # its id is in the trace all the same
 
     async def _delivered(self, message: StoredMessage) -> StoredMessage | None:
-        """What a delayed message became when its time came."""
+        """Return the copy that a deferred message became when it was due."""
         assert message.due_at is not None
         queue = MessageQueue(message.stored_topic, message.queue_id)
         found = await self._read(queue, message.due_at, partial(_is_copy, message.message_id), first=True)
@@ -110,7 +106,7 @@ class _Tracing:
             self.remarks.append(f"the topic {origin.topic!r} was deleted")
             return []
         names = dict.fromkeys(group.group for group in topic.groups)
-        rows = await self._admin.list_groups()  # a topic tells of few groups, and of none without progress
+        rows = await self._admin.list_groups()  # a topic lists few groups, and none without progress
         names.update(dict.fromkeys(row.group for row in rows if row.members or topic.more_groups))
         left_out = max(len(names) - MAX_GROUPS, 0)
         if left_out:
@@ -148,7 +144,7 @@ class _Tracing:
             if letters.topic in topics:
                 found += await self._read(letters, since, is_ours)
                 dead[group] = await self._states(group)
-            if len(self.remarks) > said or self._too_many_wait:
+            if len(self.remarks) > said or self._too_many_deferred:
                 self.unsure.append(group)
         sources = await self._put_off(found)
         told = copies(found, committed, dead, sources)
@@ -156,7 +152,7 @@ class _Tracing:
         return copies([*found, *returned], committed, dead, sources) if returned else told
 
     async def _put_off(self, found: list[StoredMessage]) -> list[StoredMessage]:
-        """What the retries among these copies were while they waited for their time."""
+        """Return the deferred messages that the retries among these copies were delivered from."""
         names = {message.copy_of for message in found if message.due_at is None}
         sources = [await self._source(name) for name in sorted(name for name in names if name is not None)]
         return [source for source in sources if source is not None and source.due_at is not None]
@@ -170,13 +166,13 @@ class _Tracing:
     async def _waiting(
         self, topic: str, since: datetime | None, is_ours: Callable[[StoredMessage], bool]
     ) -> list[StoredMessage]:
-        """Retries that wait for their time: they lie in no queue, so that each is asked for by its id."""
-        if self._delayed is None:
-            self._delayed = (await self._admin.list_deferred(None, 1)).total_batches
-            if self._too_many_wait:
-                text = f"{self._delayed} delayed batches wait in the broker: retries among them were not looked for"
+        """Return deferred retries: they are in no queue yet, so each is requested by its id."""
+        if self._deferred is None:
+            self._deferred = (await self._admin.list_deferred(None, 1)).total_batches
+            if self._too_many_deferred:
+                text = f"{self._deferred} delayed batches wait in the broker: retries among them were not looked for"
                 self.remarks.append(text)
-        if self._too_many_wait:
+        if self._too_many_deferred:
             return []
         try:
             waiting = await self._admin.list_deferred(topic, MAX_RETRIES)
@@ -196,11 +192,11 @@ class _Tracing:
         return found
 
     @property
-    def _too_many_wait(self) -> bool:
-        return self._delayed is not None and self._delayed > MAX_WAITING
+    def _too_many_deferred(self) -> bool:
+        return self._deferred is not None and self._deferred > MAX_DEFERRED
 
     async def _returned(self, origin: Origin, known: list[MessageCopy]) -> list[StoredMessage]:
-        """Dead letters that were put back into their topic: nothing but the dead letter names them."""
+        """Return dead letters that were put back into their topic: only the dead letter refers to them."""
         again = {copy.copy_of for copy in known if copy.kind == REPLAY}
         found: list[StoredMessage] = []
         for copy in known:
@@ -214,7 +210,7 @@ class _Tracing:
         self, queue: MessageQueue, since: datetime | None, is_wanted: Callable[[StoredMessage], bool],
         *, first: bool = False,
     ) -> list[StoredMessage]:  # fmt: skip
-        """The messages of a queue that are wanted, or the first of them, stored since a time; up to the limit."""
+        """Return the wanted messages of a queue, or the first of them, stored since a time; up to the limit."""
         (held,) = await self._admin.ranges([queue])
         if held.status:
             return []
@@ -231,7 +227,7 @@ class _Tracing:
                     if found and first:
                         return found[:1]
         except Damaged as error:
-            self.remarks.append(f"{error}; what lies behind was not looked at")
+            self.remarks.append(f"{error}; what follows was not searched")
         if stop < end:
             self.remarks.append(f"only {stop - start} of {end - start} messages of {queue} were looked at")
         return found
@@ -241,7 +237,7 @@ def _is_copy(of: str, message: StoredMessage) -> bool:
     return message.copy_of == of
 
 
-PAST: Final = "past"  # committed behind it
+PAST: Final = "past"  # committed after it
 AT: Final = "at"  # it is the next one
 BEFORE: Final = "before"  # others come first
 NO_PROGRESS: Final = "none"  # the group has committed nothing in the queue
@@ -257,7 +253,7 @@ STATES: Final = {WAITING: "waiting", REPLAYED: "replayed", DROPPED: "dropped"}
 
 
 class Origin(NamedTuple):
-    """The message that copies were made of, as they name it."""
+    """The message that copies were made of, as their properties name it."""
 
     topic: str
     queue_id: int
@@ -266,16 +262,16 @@ class Origin(NamedTuple):
 
     @property
     def queue(self) -> MessageQueue:
-        """Where it lies."""
+        """Its queue."""
         return MessageQueue(self.topic, self.queue_id)
 
 
 class Standing(NamedTuple):
     """
-    Where a group stands with a message, and who has its queue now.
+    The progress of a group with respect to a message, and the present owner of its queue.
 
-    ``messages_before`` it come first; ``attempts`` failed so far, and so many owners were lost at it (``abandoned``),
-    if that is known: the broker tells it of the message that a queue is at.
+    ``messages_before`` it come first; ``attempts`` failed so far, and ``abandoned`` owners were lost at it. The broker
+    knows these two for the next message of a queue only.
     """
 
     group: str
@@ -294,11 +290,11 @@ class Standing(NamedTuple):
 
 class MessageCopy(NamedTuple):
     """
-    A copy of a message. ``queue_offset`` is None while it waits for ``due_at``.
+    A copy of a message. ``queue_offset`` is None while it is deferred until ``due_at``.
 
-    ``delivery`` is the how-manyth it is for, of a dead letter how many failed. ``state`` of a retry or a replay is
-    ``waiting`` (for its time), ``failed`` (another copy was made of it) or the position of its group; of a dead letter
-    ``waiting``, ``replayed`` or ``dropped``.
+    ``delivery`` is the number of its delivery; for a dead letter, how many failed. ``state`` of a retry or a replay is
+    ``waiting`` (until it is due), ``failed`` (another copy was made of it) or the position of its group; of a dead
+    letter ``waiting``, ``replayed`` or ``dropped``.
     """
 
     kind: str
@@ -317,12 +313,12 @@ class MessageCopy(NamedTuple):
 
 class Trace(NamedTuple):
     """
-    All that is known of a message.
+    Everything that is known about a message.
 
-    ``origin`` is what its copies name, which is the message itself unless it is such a copy. ``source`` is what it was
-    made of: the delayed message, or the dead letter; ``became`` is what a delayed one was delivered as. ``remarks``
-    say in sentences what could not be found out, and ``unsure`` of which groups not all copies were looked at: one
-    that is past the message may have failed at it all the same.
+    ``origin`` is the message that its copies name: the message itself, unless it is such a copy. ``source`` is what it
+    was made of (a deferred message, or a dead letter), ``became`` what a deferred one was delivered as. ``remarks`` are
+    sentences about what could not be determined. For groups in ``unsure`` not all copies were searched: one that is
+    past the message may have failed at it all the same.
     """
 
     message: StoredMessage
@@ -337,24 +333,24 @@ class Trace(NamedTuple):
 
     @property
     def is_copy(self) -> bool:
-        """Whether the message was made of another one for a group."""
+        """Whether the message is a copy that was made for a group."""
         return is_for_group(self.message)
 
 
 def is_for_group(message: StoredMessage) -> bool:
-    """Whether a message is a copy that the broker made for one group."""
+    """Return whether a message is a copy that the broker made for one group."""
     return message.stored_topic.startswith((RETRIES, DEAD_LETTERS))
 
 
 def group_of(message: StoredMessage) -> str | None:
-    """The group that a copy was made for."""
+    """Return the group that a copy was made for."""
     if not is_for_group(message):
         return None
     return message.stored_topic.removeprefix(RETRIES).removeprefix(DEAD_LETTERS)
 
 
 def origin_of(message: StoredMessage) -> Origin:
-    """The message that a copy was made of at first; of any other message, itself."""
+    """Return the original of a copy, or the message itself if it is not a copy."""
     own = Origin(message.stored_topic, message.queue_id, message.queue_offset, message.message_id)
     if not is_for_group(message):
         return own
@@ -362,12 +358,12 @@ def origin_of(message: StoredMessage) -> Origin:
     queue_id, offset = _number(said.get("RMQ_ORIGIN_QUEUE")), _number(said.get("RMQ_ORIGIN_OFFSET"))
     name, message_id = said.get(ORIGIN_TOPIC), said.get("RMQ_ORIGIN_ID")
     if name is None or message_id is None or queue_id is None or offset is None:
-        return own  # somebody who may write there did not say
+        return own  # written there by an operator, without these properties
     return Origin(name, queue_id, offset, message_id)
 
 
 def standing(message: StoredMessage | None, origin: Origin, told: GroupDescription, queue: GroupQueue) -> Standing:
-    """Where a group stands with a message of one of its queues; without the message, its tag is not known."""
+    """Return the progress of a group with respect to a message; without the message, its tag is not known."""
     expression = told.subscriptions.get(origin.topic)
     is_owned, is_head = queue.owner is not None, queue.retry_offset == origin.queue_offset
     committed = None if queue.committed == NO_OFFSET else queue.committed
@@ -391,7 +387,7 @@ def _position(
 
 
 def progress(offset: int, committed: int) -> str:
-    """How a committed offset (-1: none) compares with that of a message."""
+    """Return how a committed offset (-1: none) compares with the offset of a message."""
     if committed == NO_OFFSET:
         return NO_PROGRESS
     if committed == offset:
@@ -414,10 +410,10 @@ def copies(
     sources: Iterable[StoredMessage] = (),
 ) -> list[MessageCopy]:
     """
-    Copies in the order they were made.
+    Return copies in the order they were made.
 
-    ``committed`` says how far groups are with their retries, ``dead`` what became of their dead letters. ``sources``
-    are what copies were made of when their time had come: they tell which copy had failed before.
+    ``committed`` is the progress of groups in their retries, ``dead`` the states of their dead letters. ``sources`` are
+    the deferred messages that copies were delivered from: they show which copy had failed before.
     """
     messages = sorted({message.message_id: message for message in found}.values(), key=lambda m: m.stored_at)
     letters = {message.message_id for message in messages if message.stored_topic.startswith(DEAD_LETTERS)}
@@ -447,7 +443,7 @@ def _copy(
 
 
 def dead_state(offset: int, runs: Sequence[DeadRun]) -> str:
-    """What became of a dead letter."""
+    """Return the state of a dead letter."""
     return next((STATES.get(run.state, "?") for run in runs if run.from_offset <= offset < run.end_offset), "waiting")
 
 

@@ -1,8 +1,8 @@
 """
-Computes rates from totals that a broker counts since its start, over the time between two samples. Pure.
+Rates between two samples of a broker, from totals that it counts since its start. Pure.
 
-After a restart totals begin at 0, so they are themselves the growth, over the uptime; the same holds for a topic that
-was deleted and created again.
+A restarted broker counts from 0: then the totals themselves are the growth, over its uptime. The same is true for a
+topic that was deleted and created again.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from .sample import MOST_TOPICS, Sample
 
 
 class TopicRates(NamedTuple):
-    """Messages and bytes a second; None where that is not known yet."""
+    """Messages and bytes per second of a topic; None while unknown."""
 
     messages_in: float | None = None
     bytes_in: float | None = None
@@ -22,7 +22,7 @@ class TopicRates(NamedTuple):
 
 
 class Span:
-    """What lies between two looks; without a first one nothing is known."""
+    """Compares two samples; without a first one, no rate is known."""
 
     def __init__(self, before: Sample | None, after: Sample) -> None:
         self.before = before
@@ -32,51 +32,51 @@ class Span:
 
     @property
     def elapsed_s(self) -> float:
-        """How long the growth took; 0 if that is not known."""
+        """How long the growth took; 0 if unknown."""
         if self.before is None:
             return 0.0
         elapsed_s = self.after.at - self.before.at
         return min(elapsed_s, self.after.number("broker", "up_s")) if self.is_restart else elapsed_s
 
     def growth(self, part: str, name: str) -> float | None:
-        """What a total grew by."""
+        """Return how much a total grew."""
         if self.before is None:
             return None
         return grown(0 if self.is_restart else self.before.number(part, name), self.after.number(part, name))
 
     def rate(self, part: str, name: str) -> float | None:
-        """What a total grew by, a second."""
+        """Return how much a total grew per second."""
         return per(self.growth(part, name), self.elapsed_s)
 
     def mean(self, part: str, total: str, count: str) -> float | None:
-        """What one of those that were counted between the looks added to a total; None if there were none."""
+        """Return the mean that each counted event added to a total; None without events."""
         return per(self.growth(part, total), self.growth(part, count) or 0)
 
     def topic(self, topic: str) -> TopicRates:
-        """The rates of a topic."""
+        """Return the rates of a topic."""
         now = self.after.stats.get("topics", {})[topic]
         if self.before is None:
             return TopicRates()
         known = {} if self.is_restart else self.before.stats.get("topics", {})
         if topic not in known and len(known) >= MOST_TOPICS:
-            return TopicRates()  # perhaps it was there, and not among those that were told
+            return TopicRates()  # it may have existed, and not been among those that were reported
         was = known.get(topic, {})
         return TopicRates(*(per(grown(was.get(name, 0), now[name]), self.elapsed_s) for name in TopicRates._fields))
 
     def trend(self, group: str, lag: int) -> float | None:
-        """By how many messages a second a group falls behind; below 0 it catches up."""
+        """Return by how many messages per second the lag of a group grows; negative if it catches up."""
         if self.before is None or group not in self._lags:
             return None
         return per(lag - self._lags[group], self.after.at - self.before.at)
 
 
 def grown(before: float, after: float) -> float:
-    """The growth of a total; one that fell has begun anew."""
+    """Return the growth of a total; one that fell was reset to 0."""
     return after - before if after >= before else after
 
 
 def per(amount: float | None, each: float) -> float | None:
-    """A quotient, if there is one."""
+    """Return a quotient, or None."""
     return None if amount is None or each <= 0 else amount / each
 
 

@@ -1,8 +1,8 @@
 """
-Takes one sample of a broker: its metrics, groups and leases, requested one after the other.
+A sample of a broker: its metrics, groups and leases.
 
-The cost of a sample is bounded on large brokers, too: leases are not listed above a limit, and only the groups with
-the largest lag are asked for the age of their oldest message.
+The cost of a sample is bounded on large brokers, too: leases are not listed if they are very many, and the age of the
+oldest unconsumed message is requested only for the groups with the largest lag.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ MOST_HEADS: Final = 256  # queues of a group
 
 class Sample(NamedTuple):
     """
-    What a broker told at ``at`` (seconds, monotonic).
+    What a broker reported at ``at`` (seconds, monotonic).
 
-    ``locks`` is None if there are too many to list; ``behind_s``: how old the oldest message is that a group has
-    before it, of groups that were asked for.
+    ``locks`` is None if there are too many to list; ``behind_s`` has, for some groups, the age of the oldest message
+    that they have not consumed.
     """
 
     at: float
@@ -40,12 +40,12 @@ class Sample(NamedTuple):
     behind_s: Mapping[str, float]
 
     def number(self, part: str, name: str) -> float:
-        """One of the numbers; 0 from a broker that does not tell it."""
+        """Return a metric, or 0 if the broker does not report it."""
         return self.stats.get(part, {}).get(name) or 0
 
 
 async def take(admin: Admin, clock: Callable[[], float]) -> Sample:
-    """Look once; raises what the questions raise. Cancelling is safe."""
+    """Take a sample; raises what the requests raise. Cancelling is safe."""
     stats = await admin.stats(topics=MOST_TOPICS)
     at = clock()
     groups = await admin.list_groups()
@@ -61,7 +61,7 @@ async def take(admin: Admin, clock: Callable[[], float]) -> Sample:
 
 
 async def _oldest(admin: Admin, group: str) -> datetime | None:
-    """When the oldest message that waits for a group was stored; None if that cannot be told."""
+    """Return when the oldest message that a group has not consumed was stored; None if unknown."""
     try:
         heads = await admin.heads(waiting_heads(await admin.describe_group(group)))
     except Refused:  # the group or a topic has just gone, or the broker has too much to do at present
@@ -70,13 +70,13 @@ async def _oldest(admin: Admin, group: str) -> datetime | None:
 
 
 def furthest_behind(groups: list[GroupRow]) -> list[GroupRow]:
-    """The groups whose waiting messages are worth a closer look."""
+    """Return the groups with the largest lag."""
     waiting = [row for row in groups if row.lag > 0 and row.model != "broadcasting"]
     return sorted(waiting, key=lambda row: -row.lag)[:MOST_DATED]
 
 
 def waiting_heads(described: GroupDescription) -> dict[MessageQueue, int]:
-    """Where a group goes on in the queues that have something for it; in those with the most, if they are many."""
+    """Return the next offsets of a group in its queues with the largest lag."""
     waiting = sorted((queue for queue in described.queues if queue.lag > 0), key=lambda queue: -queue.lag)
     return {
         MessageQueue(queue.topic, queue.queue_id): max(queue.committed, queue.min_offset)

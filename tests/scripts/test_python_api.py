@@ -31,7 +31,7 @@ def test_a_constructor_is_shown_with_its_defaults_and_without_parameters_for_tes
 
 
 def test_a_method_is_shown_with_its_call_result_and_errors() -> None:
-    assert "| `await list_groups() -> list[GroupRow]` | All groups" in section("Admin")
+    assert "| `await list_groups() -> list[GroupRow]` | Return all groups" in section("Admin")
     raised = "Raises `ConfigError`, `RequestTimeout`, `OutcomeUnknown`, `ProducerFenced`, `Refused`. |"
     assert raised in section("Producer")
     assert "`await send(message: Message, *, key: str \\| None = None" in section("Producer")

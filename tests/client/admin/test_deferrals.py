@@ -7,7 +7,7 @@ from typing import Any
 import msgpack
 import pytest
 
-from rmq.client.admin.deferrals import still_waits, waiting
+from rmq.client.admin.deferrals import is_deferred, list_deferred
 from rmq.wire.protocol.ops.core import Op
 from rmq.wire.protocol.ops.deferrals import MAX_ROWS, DelayPage, DelayRow, ListDelays
 
@@ -48,7 +48,7 @@ async def test_pages_are_asked_for_until_there_is_enough_or_no_more(
 ) -> None:
     pages: Any = Pages(rows, 2)
 
-    answer = await waiting(pages, topic, limit)
+    answer = await list_deferred(pages, topic, limit)
 
     assert answer == ([row(i) for i in range(1, found + 1)], more, rows, 7)
     assert {asked.topic for asked in pages.asked} == {topic}
@@ -57,7 +57,7 @@ async def test_pages_are_asked_for_until_there_is_enough_or_no_more(
 async def test_no_page_is_larger_than_the_broker_makes_it() -> None:
     pages: Any = Pages(3 * MAX_ROWS, 2 * MAX_ROWS)
 
-    answer = await waiting(pages, None, 2 * MAX_ROWS + 5)
+    answer = await list_deferred(pages, None, 2 * MAX_ROWS + 5)
 
     assert len(answer.rows) == 2 * MAX_ROWS + 5
     assert [asked.limit for asked in pages.asked] == [MAX_ROWS, MAX_ROWS, MAX_ROWS, 5]
@@ -66,13 +66,13 @@ async def test_no_page_is_larger_than_the_broker_makes_it() -> None:
 async def test_few_messages_of_a_topic_are_looked_for_in_large_pages() -> None:
     pages: Any = Pages(3, 2)
 
-    assert (await waiting(pages, "orders", 1)).rows == [row(1)]
+    assert (await list_deferred(pages, "orders", 1)).rows == [row(1)]
     assert {asked.limit for asked in pages.asked} == {MAX_ROWS}
 
 
 async def test_a_limit_below_one_is_refused() -> None:
     with pytest.raises(ValueError, match="at least 1, not 0"):
-        await waiting(Pages(1, 1), None, 0)  # type: ignore[arg-type]
+        await list_deferred(Pages(1, 1), None, 0)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("due_at", "position", "waits"), [(1003, 24, True), (1003, 16, False), (1002, 24, False)])
@@ -81,5 +81,5 @@ async def test_one_batch_is_looked_up_by_its_place(due_at: int, position: int, w
     pages.asked.append(ListDelays())  # behind the empty first page
     connection: Any = pages
 
-    assert await still_waits(connection, due_at, position) == waits
+    assert await is_deferred(connection, due_at, position) == waits
     assert pages.asked[-1] == ListDelays(due_at, position - 1, 1)

@@ -29,7 +29,7 @@ from rmq.wire.model import StoredMessage
 from rmq.wire.protocol.ops.core import EMPTY, Op, Pull, PullResult
 from rmq.wire.stores import StoreIds
 
-from support.stored import STORE_ID, stored_batch
+from rigs.stored import STORE_ID, stored_batch
 
 START = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
