@@ -1,7 +1,5 @@
 """
-The two clocks: one for intervals that counts a suspended machine, one for time stamps.
-
-The two clocks a client reads: one for intervals that counts a suspended machine, one for time stamps.
+The two clocks that rmq reads: one for intervals, which counts while the machine is suspended, and one for time stamps.
 """
 
 from __future__ import annotations

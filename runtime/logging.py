@@ -1,12 +1,8 @@
 """
-The broker's loggers: structlog's as the program configured it, else the standard ``logging``.
+Loggers for events with keys: structlog as the program configured it, otherwise the standard ``logging``.
 
-The broker also runs inside the tests of users, and structlog prints to standard output until it is configured.
-
-The loggers of the client packages: events with keys, written by the standard ``logging``.
-
-A library must not print: structlog writes to standard output unless the program configured it, so the events go
-through ``logging``, where every program already decides what is shown and where.
+A library must not print, and structlog writes to standard output until it is configured. So clients, and a broker in a
+user's tests, log through ``logging``, where every program already decides what is shown and where.
 """
 
 from __future__ import annotations

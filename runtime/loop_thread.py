@@ -2,18 +2,16 @@
 An event loop in a thread of its own, for code without asyncio: :mod:`rmq.client.sync` and :mod:`rmq.consumer.sync`.
 
 Promises: the calls of one thread begin in the order in which they were made; calls of many threads that come close
-together reach the loop with one wake-up, so that what they send can travel together. A call that is interrupted
-(Ctrl-C) is cancelled on the loop, and has ended there, before the interruption goes on; a second interruption does not
-wait for that, and ends the loop. Errors are raised in the thread
-that called, of the class they have on the loop, with a traceback that begins at the caller's line.
+together reach the loop with one wake-up, so that their messages can share batches. A call that is interrupted (Ctrl-C)
+is cancelled on the loop, and has ended there, before the interruption continues; a second interruption does not wait
+for that, and ends the loop. Errors are raised in the calling thread, with the class they have on the loop and a
+traceback that begins at the caller's line.
 
 The thread is a daemon, and ends when its owner was collected as garbage or the interpreter exits. It closes what its
-owner left open, which an exit waits for a second at most.
+owner left open; an exit waits at most a second for that.
 
-A long-lived task for each thread that calls, so that calls of one thread are those of one task.
-
-Whoever asks for messages is known by its task: what it has in hand is waited for, and others may not ask meanwhile.
-The task of a thread ends when that thread has.
+Each calling thread has a long-lived task on the loop, since a pull consumer knows its caller by the task: it waits for
+the messages that this task has, and lets no other poll meanwhile. The task ends with its thread.
 """
 
 from __future__ import annotations

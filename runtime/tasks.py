@@ -1,7 +1,5 @@
 """
-The tasks a consumer owns: each is known until it ends, and none fails unseen.
-
-What a broker does from time to time: tasks that live as long as it does.
+Tasks with an owner: sets of tasks of which none fails unseen, and periodic tasks that live as long as a broker.
 """
 
 from __future__ import annotations

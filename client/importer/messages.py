@@ -1,18 +1,15 @@
 """
-A RocketMQ message as a message of ours. Pure.
+Converts messages of RocketMQ, their names and their bodies to ours. Pure.
 
-Body, tag, keys and the user's properties are kept as they are. What has no field here becomes a property that begins
-with ``ROCKETMQ_``: RocketMQ's own properties under their names, and ``OFFSET_ID``, ``STORE_TIME``, ``FLAG`` and
+Body, tag, keys and the user's properties are kept. What has no field here becomes a property that begins with
+``ROCKETMQ_``: RocketMQ's own properties under their names, and ``OFFSET_ID``, ``STORE_TIME``, ``FLAG`` and
 ``RECONSUME_TIMES`` of the record.
 
-Names of RocketMQ and what they become here. Pure.
+A topic keeps its name. Here only the broker writes to ``%RETRY%group`` and ``%DLQ%group``, so their messages go to the
+plain topics ``RETRY-group`` and ``DLQ-group`` (in the namespace of the group, if it has one).
 
-A topic keeps its name. Here ``%RETRY%group`` and ``%DLQ%group`` are written by the broker alone, so their messages go
-to the plain topics ``RETRY-group`` and ``DLQ-group`` (in the namespace of the group, if it has one).
-
-Bodies as consumers of RocketMQ see them: unpacked where the producer had compressed them.
-
-**Unpacking is bounded**: no more than ``limit`` bytes (and one) are made of any body, whatever its bytes say.
+Bodies are those that consumers of RocketMQ see: decompressed if the producer had compressed them. **Decompression is
+bounded**: no body becomes more than ``limit`` bytes (and one), whatever its bytes say.
 """
 
 from __future__ import annotations

@@ -1,16 +1,14 @@
 """
-What each record of a store is: a message of a queue, a delayed one, or something that is not taken over, and why.
+Classifies each record of a store: a message of a queue, a deferred one, or one that is not taken over, and why.
 
-The consume queue decides whether a record is the message at its place: what it names is; what it passed over, as where
-the place was given to a later one that is there, is not; and one behind its end would have been indexed at the next
-start after a crash. Anything else is a disagreement and told as damage. The same store gives the same answers on every
-pass.
+The consume queue decides whether a record is the message at its offset. A record that it names is. A record that it
+passed over, because a later one has the offset and is there, is not. A record after its end would have been indexed at
+the next start after a crash. Any other disagreement is reported as damage. Every pass over a store gives the same
+result.
 
-Which delayed messages of a store still wait. Pure.
-
-RocketMQ keeps a delayed message in a queue of its level, and appends a copy to the real topic when its time comes. How
-far each level is, is written down every 10 s: behind a crash it is too low. So a message waits if it lies at or behind
-that offset *and* no copy of it lies behind it in the log.
+RocketMQ keeps a delayed message in a queue of its level, and appends a copy to the real topic when it is due. It saves
+the progress of each level every 10 s, so after a crash that is too low. So a message is still deferred if it lies at or
+after that offset *and* no copy of it follows in the log.
 """
 
 from __future__ import annotations
@@ -89,7 +87,7 @@ class Survey:
         self._last: dict[tuple[str, int], int] = {}
         self.found: Counter[tuple[str, int]] = Counter()  # records that their consume queue names, by queue
         self.not_indexed = 0
-        self.times_by_level = 0  # delayed messages whose time no consume queue tells
+        self.times_by_level = 0  # deferred messages whose time is in no consume queue
 
     def __iter__(self) -> Iterator[SurveyedRecord | LogDamage | End]:
         for found in self.walk:
@@ -101,7 +99,7 @@ class Survey:
         try:
             return self._sort(record)
         except (BadRecord, BodyTooLarge) as error:
-            self.found[queue] = found  # it is told as lost instead
+            self.found[queue] = found  # it is reported as lost instead
             file = self.walk.file_of(record.physical_offset)
             lost = LostMessage(record.topic, record.queue_id, record.queue_offset)
             at = record.physical_offset

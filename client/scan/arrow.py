@@ -5,12 +5,9 @@ From the columns of record batches to Arrow, column by column.
 message is looked at on its own: bytes are joined, lengths are summed up, codes are looked up, all inside of C.
 The types are exactly those that Spark makes of the columns of its source; it accepts no others.
 
-What the columns hold is judged on the way, as far as it is needed to build them: lengths add up, codes lie in their
-dictionary, texts are UTF-8, times can be shown. What a broker stores is always so.
-
-Arrow arrays made of the pieces that the batches of a scan hold: joined, summed up and judged as one.
-
-Numbers are little-endian in batches and in Arrow, so most pieces become arrays by being joined.
+The columns are validated as far as building them needs it: lengths add up, codes lie in their dictionary, texts are
+UTF-8, times are in range. What a broker stores is always valid. Numbers are little-endian in batches and in Arrow, so
+most columns are built by joining the bytes of all batches.
 """
 
 from __future__ import annotations

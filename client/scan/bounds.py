@@ -1,13 +1,11 @@
 """
-Where a scan begins and ends, as users say it: a word, offsets by topic and queue, or a point in time.
+The bounds of a scan: a word, a point in time, or offsets by topic and queue, which may have been saved by a reader.
 
-Pure: text in, :class:`Bound` out. What it means for a queue is decided by :mod:`rmq.client.scan.ranges`.
+Pure: text in, :class:`Bound` out; :mod:`rmq.client.scan.ranges` applies it to a queue.
 
-Offsets that a reader saves between two scans, and the history of the log that they belong to.
-
-An offset alone does not say which message comes before it: a broker that was restored from a backup gives the same
-offsets to other messages. So the id of the store and the log epoch of that message are saved with it, and the next
-scan compares them before it reads (:mod:`rmq.client.scan.plan`).
+An offset alone does not identify the message before it: a broker that was restored from a backup gives the same
+offsets to other messages. So saved offsets come with their history, which is the id of the store and the log epoch of
+that message. The next scan compares them before it reads (:mod:`rmq.client.scan.plan`).
 """
 
 from __future__ import annotations
@@ -44,8 +42,8 @@ class Bound:
     """
     One end of what is read; ``name`` is what the user calls it.
 
-    Exactly one of the next three is there: a ``mark`` for all queues, offsets, or the time from which on messages count
-    as behind it. Offsets may come with their history.
+    Exactly one of the next three is set: a ``mark`` for all queues, offsets, or the time of the first message after the
+    bound. Offsets may come with their history.
     """
 
     name: str
@@ -236,7 +234,7 @@ def _time(name: str, text: str) -> int:
         ) from None
     if time.tzinfo is None:
         raise ConfigError(f'the option "{name}" is {text!r}, which has no time zone: write {text}Z for UTC')
-    # Nothing was stored before 1970, and nothing behind the year 9999 of UTC can be shown.
+    # Nothing was stored before 1970, and no time after the year 9999 of UTC can be shown.
     return min(max((time - _EPOCH) // _MICROSECOND, 0), _LAST_MS * 1000)
 
 

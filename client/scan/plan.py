@@ -39,7 +39,7 @@ NO_HISTORY: Final = (
 
 
 class Endpoint(Protocol):
-    """Whoever answers questions about topics."""
+    """Answers requests about topics: a running broker, or a stopped log."""
 
     def request(self, op: Op, payload: Sequence[Any] | dict[str, Any]) -> Any:
         """The payload of the answer."""
@@ -151,7 +151,7 @@ def _agreed(
     if not stores.has(history.store_id):
         raise OtherHistory(
             f'"{start.name}" is of the store {history.store_id:016x}; this one is {stores.current:016x}, which is not '
-            f'a copy of it: read from the store that the offsets were saved of, or begin anew with "{EARLIEST}"'
+            f'a copy of it: read from the store that the offsets were saved of, or start again with "{EARLIEST}"'
         )
     moved = {}
     for ref, offset in saved.items():
@@ -187,7 +187,7 @@ def _moved(options: ScanOptions, moved: dict[ops.QueueRef, ops.PullResult], repo
 def _anew(former: FormerStore | None) -> str:
     """Return what to do where the offset at which a reader could continue is not known."""
     if former is None:
-        return f'begin anew with "{EARLIEST}"'
+        return f'start again with "{EARLIEST}"'
     return f"read from startingTimestamp {time_text(former.copied_at)} on, when the store was restored"
 
 

@@ -98,7 +98,7 @@ def resolve(options: ScanOptions, topic: str, queue_id: int, held: QueueBounds) 
     first = _offset(start, topic, queue_id, held, held.start_at)
     last = _offset(end, topic, queue_id, held, held.end_at)
     if first > last and first == start.exact(topic, queue_id) and last == end.exact(topic, queue_id):
-        raise ConfigError(f"{place}: {start.name} {first} lies behind {end.name} {last}")
+        raise ConfigError(f"{place}: {start.name} {first} is after {end.name} {last}")
     last = max(first, last)  # a time or a word behind the other bound: there is nothing between
     for bound, offset in ((start, first), (end, last)):
         if offset > held.max_offset and offset == bound.exact(topic, queue_id):
@@ -106,7 +106,7 @@ def resolve(options: ScanOptions, topic: str, queue_id: int, held: QueueBounds) 
     if first < held.min_offset and not options.manner.skip_lost:
         raise OffsetOutOfRange(
             f"{place}: the messages from offset {first} to {held.min_offset} are deleted; {start.name} {EARLIEST} "
-            "reads what is left, and failOnDataLoss false goes on behind them"
+            "reads what is left, and failOnDataLoss false continues after them"
         )
     return first, last
 
@@ -158,7 +158,7 @@ def _cut(part: QueueRange, pieces: int) -> list[QueueRange]:
 
 def _offset(bound: Bound, topic: str, queue_id: int, held: QueueBounds, at: int | None) -> int:
     if bound.time_us is not None:
-        assert at is not None  # whoever has asked the topic has asked this, too
+        assert at is not None  # requested together with what the topic holds
         return at
     exact = bound.exact(topic, queue_id)
     if exact is not None:

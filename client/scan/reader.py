@@ -1,12 +1,11 @@
 """
 Fetches a range of a queue and turns it into Arrow record batches, about as large as Spark likes them.
 
-Every batch has to be sound and the next one of the queue: what is damaged, missing, deleted or of another topic ends
-the scan with an error, never with fewer rows, unless it was told to leave that out; then each such range is reported.
+Every batch has to be sound and the next one of the queue. Anything damaged, missing, deleted or of another topic ends
+the scan with an error, never with fewer rows, unless the options allow to leave it out; then each such range is
+reported. Errors name topic, queue, offset and broker, as users of Spark see only the message.
 
-Memory is bounded by an answer of the broker, what one record batch is made of, and that record batch.
-
-Where an error happened: of a Spark job that failed, its message is all that users see.
+Memory is bounded by an answer of the broker, the batches of one record batch, and that record batch.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ _NOTHING: Final = memoryview(b"")
 
 
 class Skipped(NamedTuple):
-    """Offsets ``[start, end)`` that a scan left out, as it was told to."""
+    """Offsets ``[start, end)`` that a scan left out, as its options allow."""
 
     topic: str
     queue_id: int
@@ -209,7 +208,7 @@ class Fetcher:
             )
 
     def _pass_unsound(self, error: RmqError) -> None:
-        """Go on behind a batch that cannot be read; behind the whole answer, if not even its header can."""
+        """Continue after a batch that cannot be read; after the whole answer, if its header cannot be read either."""
         end, read = self._next_offset, len(self._answered)
         try:
             header = layout.parse_header(self._answered, self._read)

@@ -1,9 +1,8 @@
 """
-The columns of texts in a batch to be: lengths and bytes in a row, hashes of keys, codes of tags.
+The text columns and the bodies of a batch that is being encoded.
 
-Bodies of messages as a batch holds them: the column of their lengths, and their bytes back to back.
-
-They are looked at once, when a sender takes them over; from then on whole runs are cut and put together.
+Texts become lengths and bytes, hashes of keys, and codes of tags. Bodies are a column of lengths, and their bytes back
+to back; they are inspected once, when a sender accepts them, and later only cut and joined in whole runs.
 """
 
 from __future__ import annotations

@@ -11,13 +11,11 @@ Framing: how messages of the protocol are cut out of a byte stream.
     push     [2, 0, push, payload]
 
 ``length`` counts the array only. A length over the limit is fatal at once, without waiting for the payload.
-Nothing here knows sockets: :class:`FrameReader` says where the next bytes go and is told how many came.
+No sockets here: :class:`FrameReader` gives the buffer for the next bytes, and gets their number when they arrived.
 
-A long SEND frame, taken apart without copying its batches.
-
-msgpack would copy each batch out of the frame. Where the frame has a buffer of its own, its batches can stay where they
-are: they are judged, written and kept from there. Only the shape that our own producers write is known here; whatever
-looks otherwise is left to msgpack, which tells what is wrong with it.
+A long SEND frame is taken apart without copying its batches, as msgpack would do. If the frame has a buffer of its own,
+its batches are validated, written and kept in place. That applies only to the shape that our own producers write; any
+other is left to msgpack, which reports what is wrong with it.
 """
 
 from __future__ import annotations

@@ -302,7 +302,7 @@ def test_where_another_message_lies_before_an_offset_the_broker_judges(broker_sc
 def test_an_offset_that_the_broker_agrees_with_although_the_message_is_another_is_refused(
     broker_scan_history: FakeBroker,
 ) -> None:
-    with pytest.raises(OtherHistory, match=r"orders/0 has another message before offset 7 .*: begin anew with"):
+    with pytest.raises(OtherHistory, match=r"orders/0 has another message before offset 7 .*: start again with"):
         planned_scan_history(broker_scan_history, startingOffsets=with_history({"0": 7, "1": 0}, {"0": 900}))
 
 
@@ -322,7 +322,7 @@ def test_offsets_of_a_store_that_this_one_never_was_are_refused(broker_scan_hist
     assert str(caught.value) == (
         f'broker {broker_scan_history.address}: "startingOffsets" is of the store 0000000000000005; '
         f"this one is {STORE_ID:016x}, "
-        "which is not a copy of it: read from the store that the offsets were saved of, or begin anew with "
+        "which is not a copy of it: read from the store that the offsets were saved of, or start again with "
         '"earliest"'
     )
     assert compared(broker_scan_history) == []

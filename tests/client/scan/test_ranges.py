@@ -90,7 +90,7 @@ def test_a_time_lies_where_the_log_says(options: dict[str, str], held: QueueBoun
         (
             {"startingOffsets": at(300), "endingOffsets": at(200)},
             ConfigError,
-            "topic t, queue 0: startingOffsets 300 lies behind endingOffsets 200",
+            "topic t, queue 0: startingOffsets 300 is after endingOffsets 200",
         ),
     ],
 )
