@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
-import re
 from pathlib import Path
-from typing import Any, get_origin, get_type_hints
+from typing import Any
 
 import msgpack
 import pytest
@@ -22,9 +20,9 @@ from rmq.wire.protocol.ops import topics as topic_ops
 from rmq.wire.protocol.ops.core import EMPTY, NO_OFFSET, Op, Push
 
 from rigs.batches import MARK, MINIMAL, golden, quick, sample
+from rigs.shapes import DOCUMENT, check_documented, described, shapes_of
 
 GOLDEN = Path(__file__).parents[2] / "golden"
-DOCUMENT = Path(__file__).parents[4] / "docs" / "protocol.md"
 
 
 def test_operations_keep_their_numbers() -> None:
@@ -119,23 +117,11 @@ FIELDS = {
     "TopicDescription": "topic generation shards created_at more_groups queues groups",
     "TopicInfo": "topic generation shards queues",
 }
-
-
-MODULES = (ops, messages, topic_ops)
-
-
-def shapes() -> dict[str, Any]:
-    found = {name: kind for module in MODULES for name, kind in inspect.getmembers(module, inspect.isclass)}
-    return {name: kind for name, kind in found.items() if issubclass(kind, tuple) and hasattr(kind, "_fields")}
-
-
-def described(kind: Any) -> str:
-    defaults = kind._field_defaults
-    return " ".join(f"{name}={defaults[name]!r}" if name in defaults else name for name in kind._fields)
+SHAPES = shapes_of(ops, messages, topic_ops)
 
 
 def test_fields_keep_their_places_and_defaults() -> None:
-    assert {name: described(kind) for name, kind in shapes().items()} == FIELDS
+    assert {name: described(kind) for name, kind in SHAPES.items()} == FIELDS
 
 
 def test_every_operation_and_push_is_documented() -> None:
@@ -149,12 +135,7 @@ def test_every_operation_and_push_is_documented() -> None:
     "name", sorted(set(FIELDS) - {"Hello", "HelloReply", "Limits", "ProducerHello", "ResumedLease"})
 )
 def test_every_shape_is_documented_field_by_field(name: str) -> None:
-    """A shape is drawn as its name and an array; fields that are lists or maps are drawn by their content."""
-    (drawn,) = re.findall(rf"^{name} +(\[.*(?:\n  .*)*)", DOCUMENT.read_text(), re.MULTILINE)
-    hints = get_type_hints(shapes()[name])
-    plain = [field for field, hint in hints.items() if get_origin(hint) not in (list, dict)]
-
-    assert re.findall(r"\b([a-z_]+) (?:str|int|bool|float|bin)\b", drawn)[: len(plain)] == plain
+    check_documented(SHAPES[name])
 
 
 BATCH = bytes(batch.encode("orders", 2, MINIMAL, by=MARK))
@@ -276,7 +257,7 @@ def test_every_payload_comes_back(payload: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "shape", [kind for name, kind in shapes().items() if name not in ("ListTopics", "LockStatus", "Outcome", "Stats")]
+    "shape", [kind for name, kind in SHAPES.items() if name not in ("ListTopics", "LockStatus", "Outcome", "Stats")]
 )
 def test_an_empty_payload_is_refused_where_something_is_needed(shape: Any) -> None:
     with pytest.raises(BadRequest, match=f"{shape.__name__}: {shape._fields[0]} is missing"):

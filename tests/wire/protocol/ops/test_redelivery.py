@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
-import re
-from pathlib import Path
-from typing import Any, get_origin, get_type_hints
+from typing import Any
 
 import msgpack
 import pytest
@@ -33,8 +30,7 @@ from rmq.wire.protocol.ops.redelivery import (
 )
 
 from rigs.batches import quick
-
-DOCUMENT = Path(__file__).parents[4] / "docs" / "protocol.md"
+from rigs.shapes import check_documented, described, shapes_of
 
 # Fields may be added at the end, with a default; never moved, renamed or taken away.
 FIELDS = {
@@ -50,19 +46,12 @@ FIELDS = {
     ),
     "SentBack": "fates",
 }
-SHAPES: dict[str, Any] = {
-    name: kind for name, kind in inspect.getmembers(redelivery, inspect.isclass) if hasattr(kind, "_fields")
-}
+SHAPES = shapes_of(redelivery)
 
 
 def test_fates_and_states_keep_their_numbers() -> None:
     assert (DEAD, DONE_BEFORE) == (-1, 0)
     assert (WAITING, REPLAYED, DROPPED) == (0, 1, 2)
-
-
-def described(kind: Any) -> str:
-    defaults = kind._field_defaults
-    return " ".join(f"{name}={defaults[name]!r}" if name in defaults else name for name in kind._fields)
 
 
 def test_fields_keep_their_places_and_defaults() -> None:
@@ -71,11 +60,7 @@ def test_fields_keep_their_places_and_defaults() -> None:
 
 @pytest.mark.parametrize("name", FIELDS)
 def test_every_shape_is_documented_field_by_field(name: str) -> None:
-    (drawn,) = re.findall(rf"^{name} +(\[.*(?:\n  .*)*)", DOCUMENT.read_text(), re.MULTILINE)
-    hints = get_type_hints(SHAPES[name])
-    plain = [field for field, hint in hints.items() if get_origin(hint) not in (list, dict)]
-
-    assert re.findall(r"\b([a-z_]+) (?:str|int|bool|float|bin)\b", drawn)[: len(plain)] == plain
+    check_documented(SHAPES[name])
 
 
 numbers = st.integers(-1, (1 << 63) - 1)
