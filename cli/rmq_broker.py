@@ -115,7 +115,7 @@ def _say_ready(broker: Broker) -> None:
     config = broker.config
     try:
         click.echo(f"rmq-broker ready on {broker.address}, data in {config.data_path()}, flush {config.flush}")
-    except BrokenPipeError:  # nobody reads it: no reason for a daemon to end
+    except BrokenPipeError:  # standard output is closed: not a reason for a daemon to stop
         silence_stdout()
 
 

@@ -103,7 +103,7 @@ def command(
     if pull and not config.auto_commit_every_s:
         raise click.UsageError("--pull commits what it prints automatically: auto_commit_every_s must be more than 0.")
     wanted = dict.fromkeys(topics, tags)
-    names = names_of(config, wanted)  # before anybody waits for a topic that there can never be
+    names = names_of(config, wanted)  # before waiting for a topic that can never exist
     if no_wait:
         from .consume.prerequisites import require
 
@@ -174,7 +174,7 @@ async def _consume(config: ConsumerConfig, topics: Mapping[str, str], listener: 
     """Consume until ``done`` or a signal; then stop cleanly."""
     from rmq.consumer import Consumer
 
-    from .consume.prerequisites import saying_what_is_missing
+    from .consume.prerequisites import report_missing
     from .shell.connect import refuse_missing_topic
 
     if not topics:
@@ -186,7 +186,7 @@ async def _consume(config: ConsumerConfig, topics: Mapping[str, str], listener: 
         running = asyncio.create_task(consumer.run())
         enough = asyncio.create_task(first_of(asked, done))
         try:
-            async with saying_what_is_missing(config.broker, names_of(config, topics)):
+            async with report_missing(config.broker, names_of(config, topics)):
                 await asyncio.wait([running, enough], return_when=asyncio.FIRST_COMPLETED)
             await consumer.stop()
             await running  # raises what ended it, if that was an error

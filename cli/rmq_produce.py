@@ -213,7 +213,7 @@ async def _produce(
 
 
 def _say_why(refusal: WireError | None) -> None:
-    """Report at once that lines wait, and why; None: they go on."""
+    """Report at once that sending has paused, and why; None: it continues."""
     program = click.get_current_context().find_root().info_name
     if refusal is None:
         click.echo(f"{program}: the broker accepts messages again", err=True)
@@ -264,7 +264,7 @@ class Sends:
     async def begin(self, lines: Sequence[InputLine]) -> None:
         """Start to send; waits while too many groups are on their way."""
         task = asyncio.create_task(self._send(lines))
-        task.add_done_callback(_seen)  # after the first failure nobody asks for the others
+        task.add_done_callback(_seen)  # after the first failure the others are not awaited
         await self._waiting.put(task)
 
     async def end(self) -> None:

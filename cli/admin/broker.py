@@ -50,8 +50,8 @@ def config(changed: bool, as_toml: bool, broker: str, as_json: bool) -> None:
     """
     if as_toml and as_json:
         raise click.UsageError("--toml and --json cannot be combined.")
-    told = in_force(ask(broker, lambda admin: admin.config()))
-    shown = [setting for setting in told if setting.changed or not changed]
+    settings = in_force(ask(broker, lambda admin: admin.config()))
+    shown = [setting for setting in settings if setting.changed or not changed]
     if as_json:
         click.echo(to_json([setting._asdict() for setting in shown]))
     elif as_toml:
@@ -203,7 +203,7 @@ SHOWN = 40  # characters of a value in the table
 
 
 class InForce(NamedTuple):
-    """A setting of a running broker; ``default`` is what this version of rmq has, None for one it does not know."""
+    """A setting of a running broker; ``default`` is that of this version of rmq, None if it has no such setting."""
 
     setting: str
     value: Any
@@ -213,20 +213,20 @@ class InForce(NamedTuple):
 
 
 def in_force(values: Mapping[str, Any]) -> list[InForce]:
-    """The settings of a broker beside the defaults; one of another version may have others."""
+    """Compare the settings of a broker with the defaults; a broker of another version may have others."""
     from rmq.broker.config import BrokerConfig
 
     known = settings_of(BrokerConfig)
-    told = []
+    settings = []
     for name, value in values.items():
         setting = known.get(name)
         default = None if setting is None else setting.default
-        told.append(InForce(name, value, default, value != default, "" if setting is None else setting.help))
-    return told
+        settings.append(InForce(name, value, default, value != default, "" if setting is None else setting.help))
+    return settings
 
 
 def settings_table(shown: Sequence[InForce]) -> str:
-    """The settings for people; without any, the heading alone."""
+    """Return the settings as a table."""
     return table(COLUMNS, [[s.setting, _cell(s.value), _cell(s.default) if s.changed else ""] for s in shown])
 
 

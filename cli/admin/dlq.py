@@ -47,7 +47,7 @@ def dlq() -> None:
 
 
 def _deals(callback: Callable[..., Any]) -> Callable[..., Any]:
-    """Add what replaying and dropping share."""
+    """Add the arguments and options that replay and drop share."""
     options = (
         click.argument("group", metavar="GROUP"),
         filtered,
@@ -126,7 +126,7 @@ async def _list(admin: Admin) -> list[dict[str, Any]]:
 
 
 async def _times(admin: Admin, row: DeadRow) -> list[datetime | None]:
-    """When the first and the last of them became dead letters; nothing, if there are none (any more)."""
+    """Return when the first and the last became dead letters; None if retention has removed them."""
     if row.min_offset == row.max_offset:
         return [None, None]
     return [await _died_at(admin, row, offset) for offset in (row.min_offset, row.max_offset - 1)]
@@ -223,7 +223,7 @@ async def _export(broker: str, group: str, which: DeadFilter, file: BinaryIO) ->
 
 @contextmanager
 def _written(output: str) -> Iterator[BinaryIO]:
-    """A file that takes its name when it is whole and on the disk."""
+    """Open a file that gets its name once it is complete and durable."""
     if output == "-":
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
@@ -243,11 +243,11 @@ def _written(output: str) -> Iterator[BinaryIO]:
         raise
 
 
-PORTION: Final = 1024  # dead letters that one request deals with
+PORTION: Final = 1024  # dead letters per request
 
 
 class Deal(NamedTuple):
-    """What is to be done, with which dead letters, and how it is told."""
+    """A replay or drop: the dead letters it applies to, and how results are printed."""
 
     wanted: int
     group: str
@@ -260,11 +260,11 @@ class Deal(NamedTuple):
 
     @property
     def verb(self) -> str:
-        """What is done."""
+        """The verb for what is done."""
         return VERBS[self.wanted][0]
 
     async def ask(self, admin: Admin, offsets: Sequence[int]) -> dict[int, DeadResult]:
-        """Have it done with some."""
+        """Request it for some offsets."""
         if self.wanted == DROPPED:
             return await admin.drop_dead_letters(self.group, offsets, dry_run=self.dry_run)
         return await admin.replay_dead_letters(self.group, offsets, to_topic=self.to_topic, dry_run=self.dry_run)
@@ -299,7 +299,7 @@ def _sum_up(deal: Deal, outcomes: Outcomes) -> None:
 
 
 def _confirmed(deal: Deal) -> Letters:
-    """Ask whether all that there are now are meant; a script cannot be asked."""
+    """Ask whether to process all dead letters that exist now; refuse without a terminal."""
     if deal.as_json or not sys.stdin.isatty():
         text = f"cannot ask whether to {deal.verb} all of them without a terminal: give a condition, or --yes"
         raise Failure(text, exit_codes.USAGE)
@@ -310,7 +310,7 @@ def _confirmed(deal: Deal) -> Letters:
 
 
 async def _deal_with(deal: Deal, letters: Letters | None, outcomes: Outcomes) -> list[str]:
-    """Deal with one portion after the other; returns what was named and does not exist."""
+    """Process one portion after the other; return what was named and does not exist."""
     which, looked = deal.which, 0
     ids = set(which.ids)
 
@@ -326,8 +326,8 @@ async def _deal_with(deal: Deal, letters: Letters | None, outcomes: Outcomes) ->
         async with shown:
             async for offsets in _portions(admin, letters, which, ids, look):
                 for offset, result in (await deal.ask(admin, offsets)).items():
-                    told = outcomes.add(offset, result)
-                    click.echo(to_json(told) if deal.as_json else printable(outcomes.line(told)))
+                    outcome = outcomes.add(offset, result)
+                    click.echo(to_json(outcome) if deal.as_json else printable(outcomes.line(outcome)))
     row = letters.row
     spans = which.missing_offsets(row.min_offset, row.max_offset)
     missing = [f"at offset {start}" + (f"-{end - 1}" if end > start + 1 else "") for start, end in spans]
@@ -337,7 +337,7 @@ async def _deal_with(deal: Deal, letters: Letters | None, outcomes: Outcomes) ->
 async def _portions(
     admin: Admin, letters: Letters, which: DeadFilter, ids: set[str], look: Callable[[int], None]
 ) -> AsyncIterator[list[int]]:
-    """The offsets that are meant, in order; ids that were seen are taken out of ``ids``."""
+    """Yield the selected offsets in order; ids that were seen are removed from ``ids``."""
     if not which.needs_messages:
         for start, end in letters.spans:
             for at in range(start, end, PORTION):

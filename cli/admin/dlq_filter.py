@@ -55,7 +55,7 @@ def parse_offsets(text: str) -> Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadFilter:
-    """What a dead letter must be like; nothing given means every one that waits."""
+    """Conditions on dead letters; without any, all that wait match."""
 
     offsets: tuple[Span, ...] = ()
     ids: tuple[str, ...] = ()  # of dead letters, or of the messages they were
@@ -70,7 +70,7 @@ class DeadFilter:
 
     @property
     def is_everything(self) -> bool:
-        """Whether no condition is given; a state is none."""
+        """Whether no condition is given; a state does not count as one."""
         return not self.offsets and not self.needs_messages
 
     @property
@@ -81,9 +81,9 @@ class DeadFilter:
 
     def spans(self, first: int, end: int, runs: Iterable[DeadRun]) -> list[Span]:
         """
-        The parts of ``[first, end)`` whose dead letters are meant as far as offsets and states tell, in order.
+        Return the parts of ``[first, end)`` that offsets and states select, in order.
 
-        ``runs`` are those that somebody has dealt with, in order; all others wait.
+        ``runs`` are the replayed or dropped dead letters, in order; all others wait.
         """
         pieces = list(_pieces(first, end, runs))
         if self.state != ALL:
@@ -95,7 +95,7 @@ class DeadFilter:
         return _united((start, stop) for start, stop in cut if start < stop)
 
     def matches(self, letter: StoredMessage) -> bool:
-        """Whether a dead letter of these parts is meant."""
+        """Return whether a dead letter of these parts matches the other conditions."""
         said = letter.properties
         return (
             (not self.ids or letter.message_id in self.ids or said.get("RMQ_ORIGIN_ID") in self.ids)
@@ -109,19 +109,19 @@ class DeadFilter:
         )
 
     def missing_offsets(self, first: int, end: int) -> list[Span]:
-        """What was named of which nothing exists."""
+        """Return the given offsets that do not exist."""
         return [(start, stop) for start, stop in self.offsets if stop <= first or start >= end]
 
 
 def state_at(runs: Sequence[DeadRun], offset: int) -> str:
-    """The state of a dead letter, by its name."""
-    behind = bisect_right(runs, offset, key=lambda run: run.from_offset)
-    run = runs[behind - 1] if behind else None
+    """Return the name of the state of a dead letter."""
+    following = bisect_right(runs, offset, key=lambda run: run.from_offset)
+    run = runs[following - 1] if following else None
     return STATES[run.state if run is not None and offset < run.end_offset else WAITING]
 
 
 def _pieces(first: int, end: int, runs: Iterable[DeadRun]) -> Iterator[DeadRun]:
-    """All of ``[first, end)``, those that wait too."""
+    """Split ``[first, end)`` by state, including what waits."""
     at = first
     for run in runs:
         start, stop = max(run.from_offset, at), min(run.end_offset, end)
@@ -136,7 +136,7 @@ def _pieces(first: int, end: int, runs: Iterable[DeadRun]) -> Iterator[DeadRun]:
 
 
 def _united(spans: Iterable[Span]) -> list[Span]:
-    """The same offsets in order, each once."""
+    """Return the same offsets in order, each once."""
     found: list[Span] = []
     for start, stop in sorted(spans):
         if found and start <= found[-1][1]:
@@ -198,7 +198,7 @@ def filtered(callback: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Letters(NamedTuple):
-    """The dead letters of a group as they were when it was asked: later ones are not meant."""
+    """The dead letters of a group when the broker was asked; later ones are not included."""
 
     row: DeadRow
     runs: list[DeadRun]
@@ -206,18 +206,18 @@ class Letters(NamedTuple):
 
     @property
     def total(self) -> int:
-        """How many are looked at."""
+        """The number of dead letters to read."""
         return sum(end - start for start, end in self.spans)
 
     @property
     def queue(self) -> MessageQueue:
-        """Where they lie."""
+        """The queue that stores them."""
         return MessageQueue(self.row.topic, 0)
 
 
 async def find(admin: Admin, group: str, which: DeadFilter) -> Letters:
     """
-    What is to be looked at.
+    Return the dead letters to read.
 
     Raises:
         Failure: the group has no dead letters.
@@ -251,7 +251,7 @@ def _no_dead_letters(group: str) -> Failure:
 async def matching(
     admin: Admin, letters: Letters, which: DeadFilter, looked: Callable[[int], None] = lambda more: None
 ) -> AsyncIterator[StoredMessage]:
-    """The dead letters that are meant, in order."""
+    """Yield the matching dead letters in order."""
     for start, end in letters.spans:
         async for some in admin.read(letters.queue, start, end):
             for letter in some:

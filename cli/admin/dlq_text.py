@@ -32,17 +32,17 @@ VERBS: Final = {REPLAYED: ("replay", "replayed"), DROPPED: ("drop", "dropped")}
 
 
 def row_object(row: DeadRow, oldest: datetime | None, newest: datetime | None) -> dict[str, Any]:
-    """The dead letters of a group as JSON; the times are those at which the first and the last became one."""
+    """Return a group with dead letters as JSON; the times are when the first and the last became one."""
     return {**row._asdict(), "oldest": oldest, "newest": newest}
 
 
 def row_cells(shown: dict[str, Any]) -> list[object]:
-    """The same for people."""
+    """Return the same for people."""
     return [_time(value) if isinstance(value := shown[name], datetime) else value for name in LIST_COLUMNS]
 
 
 def rows_text(shown: Sequence[dict[str, Any]], columns: int = 0) -> str:
-    """The groups with dead letters; where there are too few columns (0 is room for everything), with short times."""
+    """Return the groups with dead letters; with short times if ``columns`` are too few (0: unlimited)."""
     rows = [row_cells(row) for row in shown]
     text = table(LIST_COLUMNS, rows)
     if fits(text, columns):
@@ -52,7 +52,7 @@ def rows_text(shown: Sequence[dict[str, Any]], columns: int = 0) -> str:
 
 
 def letters_text(shown: Sequence[tuple[StoredMessage, str]], columns: int = 0) -> str:
-    """Dead letters with their states: a table, or three lines for each where there are too few columns for it."""
+    """Return dead letters with their states: a table, or three lines each if it has no room."""
     text = table(SHOW_COLUMNS, [letter_cells(letter, state) for letter, state in shown])
     return text if fits(text, columns) else "".join(_letter_lines(*each, columns) for each in shown)
 
@@ -70,7 +70,7 @@ def _letter_lines(letter: StoredMessage, state: str, columns: int) -> str:
 
 
 def letter_object(letter: StoredMessage, state: str) -> dict[str, Any]:
-    """A dead letter as JSON."""
+    """Return a dead letter as JSON."""
     said = letter.properties
     return {
         **stored_object(letter),
@@ -85,7 +85,7 @@ def letter_object(letter: StoredMessage, state: str) -> dict[str, Any]:
 
 
 def letter_cells(letter: StoredMessage, state: str) -> list[object]:
-    """A dead letter as a line of a table."""
+    """Return a dead letter as a line of a table."""
     shown = letter_object(letter, state)
     origin = f"{shown['origin_topic']}/{shown['origin_queue_id']} @{shown['origin_offset']}"
     body = letter.body.decode(errors="backslashreplace")
@@ -96,7 +96,7 @@ def letter_cells(letter: StoredMessage, state: str) -> list[object]:
 
 
 class Outcomes:
-    """What became of dead letters: told one by one, and in sum. ``wanted`` is the state they were to get."""
+    """Collects the results of a replay or drop, one by one and in sum. ``wanted`` is the requested state."""
 
     def __init__(self, group: str, wanted: int, *, dry_run: bool) -> None:
         self._group = group
@@ -107,28 +107,28 @@ class Outcomes:
 
     @property
     def total(self) -> int:
-        """How many were told of."""
+        """The number of results."""
         return self._counts.total()
 
     @property
     def failed(self) -> int:
-        """How many failed."""
+        """The number of failures."""
         return self._counts["failed"]
 
     def add(self, offset: int, result: DeadResult) -> dict[str, Any]:
-        """Count one; as JSON."""
+        """Count a result and return it as JSON."""
         word = self._word(result)
         self._counts[word] += 1
-        told: dict[str, Any] = {"group": self._group, "queue_offset": offset, "result": _name(word)}
+        found: dict[str, Any] = {"group": self._group, "queue_offset": offset, "result": _name(word)}
         if result.status:
             error = from_wire(result.status, result.text or "the broker gave no reason")
             self.first_error = self.first_error or error
-            return {**told, "state": STATES[result.state], "code": code_name(result.status), "error": str(error)}
-        told["state"] = STATES[result.state]
+            return {**found, "state": STATES[result.state], "code": code_name(result.status), "error": str(error)}
+        found["state"] = STATES[result.state]
         if result.topic:
-            told.update(to_topic=result.topic, to_queue_id=result.queue_id)
-            told["to_offset"] = None if result.queue_offset < 0 else result.queue_offset
-        return told
+            found.update(to_topic=result.topic, to_queue_id=result.queue_id)
+            found["to_offset"] = None if result.queue_offset < 0 else result.queue_offset
+        return found
 
     def _word(self, result: DeadResult) -> str:
         if result.status:
@@ -137,29 +137,29 @@ class Outcomes:
             return f"{STATES[result.state]} before"
         return f"would be {self._done}" if self._dry_run else self._done
 
-    def line(self, told: dict[str, Any]) -> str:
-        """The object of :meth:`add` for people."""
-        text = f"{self._group} @{told['queue_offset']}: {told['result'].replace('_', ' ')}"
-        if "error" in told:
-            return f"{text}: {told['error']}"
-        if "to_topic" in told:
-            at = "" if told["to_offset"] is None else f" @{told['to_offset']}"
-            text += f" to {told['to_topic']}/{told['to_queue_id']}{at}"
+    def line(self, found: dict[str, Any]) -> str:
+        """Return an object of :meth:`add` as a line for people."""
+        text = f"{self._group} @{found['queue_offset']}: {found['result'].replace('_', ' ')}"
+        if "error" in found:
+            return f"{text}: {found['error']}"
+        if "to_topic" in found:
+            at = "" if found["to_offset"] is None else f" @{found['to_offset']}"
+            text += f" to {found['to_topic']}/{found['to_queue_id']}{at}"
         return text
 
     def summary_object(self) -> dict[str, Any]:
-        """All of them, as JSON."""
+        """Return the sum as JSON."""
         counts = {_name(word): count for word, count in self._counts.items()}
         return {"summary": {"group": self._group, "dry_run": self._dry_run, "total": self.total, **counts}}
 
     def summary(self) -> str:
-        """All of them, for people."""
-        told = ", ".join(f"{count} {word}" for word, count in self._counts.items())
-        return f"{self._group}: {told or f'nothing to {self._verb}'}"
+        """Return the sum for people."""
+        counts = ", ".join(f"{count} {word}" for word, count in self._counts.items())
+        return f"{self._group}: {counts or f'nothing to {self._verb}'}"
 
 
 def _name(word: str) -> str:
-    """What became of one, for programs."""
+    """Return a result for programs."""
     return word.replace(" ", "_")
 
 

@@ -60,46 +60,46 @@ def explain(group: str, topic: str | None, everything: bool, broker: str, as_jso
 
     Exit code 4 if a queue requires action, otherwise 0. docs/explain.md describes each reason. With --json: one object.
     """
-    told = ask(broker, lambda admin: admin.explain(group, topic))
+    answer = ask(broker, lambda admin: admin.explain(group, topic))
     context = click.get_current_context()
     if context.get_parameter_source("broker") is click.core.ParameterSource.COMMANDLINE:
-        told = naming_broker(told, broker)
-    click.echo(json_text(told) if as_json else text(told, everything=everything, width=_width()), nl=False)
-    if told.requires_action:
+        answer = naming_broker(answer, broker)
+    click.echo(json_text(answer) if as_json else text(answer, everything=everything, width=_width()), nl=False)
+    if answer.requires_action:
         context.exit(exit_codes.ATTENTION)
 
 
-def naming_broker(told: Explanation, broker: str) -> Explanation:
-    """With the broker in every command that is advised: typed as they stand, they must not go to another one."""
+def naming_broker(answer: Explanation, broker: str) -> Explanation:
+    """Add --broker to every advised command, so that it reaches the same broker when it is copied."""
 
     def named(text: str) -> str:
         return _COMMAND.sub(rf"`\1 --broker {broker}`", text)
 
-    return told._replace(
-        queues=[story._replace(sentence=named(story.sentence), advice=named(story.advice)) for story in told.queues],
-        notes=[note._replace(sentence=named(note.sentence), advice=named(note.advice)) for note in told.notes],
+    return answer._replace(
+        queues=[story._replace(sentence=named(story.sentence), advice=named(story.advice)) for story in answer.queues],
+        notes=[note._replace(sentence=named(note.sentence), advice=named(note.advice)) for note in answer.notes],
     )
 
 
 def _width() -> int:
-    """As wide as the terminal, within reason; 80 columns where there is none."""
+    """Return the width of the terminal, 60 to 120; 80 without one."""
     return min(max(shutil.get_terminal_size().columns, 60), 120) if sys.stdout.isatty() else WIDTH
 
 
-def json_text(told: Explanation) -> str:
-    """An explanation as one JSON object."""
+def json_text(answer: Explanation) -> str:
+    """Return an explanation as one JSON object."""
     from rmq.client.explain.collect import as_object
 
-    shown = as_object(told)
+    shown = as_object(answer)
     shown["queues"] = [{**queue, "epoch": epoch_text(queue["epoch"])} for queue in shown["queues"]]
     return to_json(shown) + "\n"
 
 
-def text(told: Explanation, *, everything: bool = False, width: int = WIDTH) -> str:
-    """An explanation for people."""
-    ill = [story for story in told.queues if story.urgency.name != "OK"]
-    well = [story for story in told.queues if story.urgency.name == "OK"]
-    parts = [headline(told)]
+def text(answer: Explanation, *, everything: bool = False, width: int = WIDTH) -> str:
+    """Return an explanation for people."""
+    ill = [story for story in answer.queues if story.urgency.name != "OK"]
+    well = [story for story in answer.queues if story.urgency.name == "OK"]
+    parts = [headline(answer)]
     if ill:
         parts.append("\n" + _stories(ill, width, most=None if everything else MOST))
     if well and ill:
@@ -108,18 +108,18 @@ def text(told: Explanation, *, everything: bool = False, width: int = WIDTH) -> 
         parts.append(f"  {_sum_of(well)}\n")
     if well and everything:
         parts.append("\n" + _stories(well, width))
-    if told.notes:
+    if answer.notes:
         parts.append("\n")
-    for note in told.notes:
+    for note in answer.notes:
         parts.append(_indented(f"note: {note.sentence} {note.advice}", "", "  ", width))
     return "".join(parts)
 
 
-def headline(told: Explanation) -> str:
-    """One line that says whether all is well."""
-    counts = Counter(story.urgency.name for story in told.queues)
-    total = counted(len(told.queues), "queue")
-    if not told.queues:
+def headline(answer: Explanation) -> str:
+    """Return one line with the overall state."""
+    counts = Counter(story.urgency.name for story in answer.queues)
+    total = counted(len(answer.queues), "queue")
+    if not answer.queues:
         how = "no queues"
     elif counts["ACTION_REQUIRED"]:
         how = f"{counts['ACTION_REQUIRED']} of {total} require{'s' if counts['ACTION_REQUIRED'] == 1 else ''} action"
@@ -127,13 +127,15 @@ def headline(told: Explanation) -> str:
         how = f"{counts['WATCH']} of {total} to watch"
     else:
         how = f"{total}, all well"
-    mode = "" if told.ordered is None else f"{'ordered' if told.ordered else 'concurrent'}, "
-    mode = "broadcasting, " if told.model == "broadcasting" else mode
-    return printable(f"{told.group}: {how} ({mode}{counted(told.members, 'member')}, {_waiting(told.lag)})") + "\n"
+    mode = "" if answer.ordered is None else f"{'ordered' if answer.ordered else 'concurrent'}, "
+    mode = "broadcasting, " if answer.model == "broadcasting" else mode
+    return (
+        printable(f"{answer.group}: {how} ({mode}{counted(answer.members, 'member')}, {_waiting(answer.lag)})") + "\n"
+    )
 
 
 def _stories(stories: Sequence[QueueStory], width: int, most: int | None = None) -> str:
-    """A line for each queue (of one reason at most so many), and below those that are alike, why and what to do."""
+    """Return a line for each queue (at most ``most`` per reason), and after equal ones the cause and the advice."""
     by_reason = [list(found) for _, found in itertools.groupby(stories, key=lambda story: story[2:4])]
     left_out = {found[most - 1]: found[most:] for found in by_reason if most is not None and len(found) > most}
     stories = [story for found in by_reason for story in found[:most]]
@@ -160,7 +162,7 @@ def _more(left_out: Sequence[QueueStory]) -> str:
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
-    """The lines of a table, without the columns that are empty."""
+    """Return the lines of a table without its empty columns."""
     kept = [i for i in range(len(columns)) if any(row[i] is not None for row in rows)]
     return table([columns[i] for i in kept], [[row[i] for i in kept] for row in rows]).splitlines()
 
@@ -186,19 +188,19 @@ def _cells(story: QueueStory) -> list[object]:
 
 
 def _sum_of(stories: Sequence[QueueStory]) -> str:
-    """The queues that are well, in one line."""
+    """Summarise healthy queues in one line."""
     counts = Counter(story.reason.value for story in stories)
-    told = ", ".join(f"{count} {reason}" for reason, count in sorted(counts.items()))
+    answer = ", ".join(f"{count} {reason}" for reason, count in sorted(counts.items()))
     moving = [(story.lag, story.per_s) for story in stories if story.per_s]
     speed = ""
     if moving:
         left = seconds(max(lag / per_s for lag, per_s in moving))
         speed = f" ({sum(per_s for _, per_s in moving):,.0f} messages/s, through in {left})"
-    return f"{told}{speed}"
+    return f"{answer}{speed}"
 
 
 def _indented(sentence: str, first: str, others: str, width: int) -> str:
-    """A sentence in lines; commands in it stay whole, to be copied."""
+    """Wrap a sentence; commands in it stay on one line, to be copied."""
     glued = _WHOLE.sub(lambda found: found[0].replace(" ", _GLUE), printable(sentence.strip()))
     lines = textwrap.wrap(
         glued, width, initial_indent=first, subsequent_indent=others, break_long_words=False, break_on_hyphens=False

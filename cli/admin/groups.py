@@ -87,7 +87,7 @@ async def _list(admin: Admin) -> list[tuple[GroupRow, float | None]]:
 async def _age(admin: Admin, group: str, ahead: timedelta) -> float | None:
     try:
         return oldest(await ask_ages(admin, await admin.describe_group(group), datetime.now(UTC) + ahead))
-    except GroupNotFound:  # its topic was deleted meanwhile
+    except GroupNotFound:  # its topic was deleted in between
         return None
 
 
@@ -97,7 +97,7 @@ def row_object(row: GroupRow, lag_s: float | None) -> dict[str, Any]:
 
 
 def list_text(rows: list[tuple[GroupRow, float | None]], columns: int = 0) -> str:
-    """The list for people; where there are too few columns (0 is room for everything), with less of modes and names."""
+    """Return the list for people; with shortened modes and names if ``columns`` are too few (0: unlimited)."""
     cells = [list_cells(row, lag_s) for row, lag_s in rows]
     text = table(LIST_COLUMNS, cells)
     if terminal.fits(text, columns):
@@ -146,23 +146,23 @@ def describe(name: str, topic: str | None, broker: str, as_json: bool) -> None:
     --verbose` shows it. With --json: one object with more fields; the age is lag_s. `rmq-admin explain` says why a
     queue stands still.
     """
-    told, ages = ask(broker, lambda admin: _describe(admin, name, topic))
-    click.echo(to_json(group_object(told, ages)) + "\n" if as_json else group_text(told, ages), nl=False)
+    described, ages = ask(broker, lambda admin: _describe(admin, name, topic))
+    click.echo(to_json(group_object(described, ages)) + "\n" if as_json else group_text(described, ages), nl=False)
 
 
 async def _describe(admin: Admin, name: str, topic: str | None) -> tuple[GroupDescription, Ages]:
-    told = await admin.describe_group(name, topic)
-    return told, await ask_ages(admin, told, datetime.now(UTC) + await ask_ahead(admin))
+    described = await admin.describe_group(name, topic)
+    return described, await ask_ages(admin, described, datetime.now(UTC) + await ask_ahead(admin))
 
 
-def group_object(told: GroupDescription, ages: Ages) -> dict[str, Any]:
+def group_object(described: GroupDescription, ages: Ages) -> dict[str, Any]:
     """A group as JSON."""
     return {
-        **told._asdict(),
-        "lag": None if _is_broadcasting(told) else told.lag,
+        **described._asdict(),
+        "lag": None if _is_broadcasting(described) else described.lag,
         "lag_s": oldest(ages),
-        "members": [member._asdict() for member in told.members],
-        "queues": [_queue_object(queue, _is_broadcasting(told), ages) for queue in told.queues],
+        "members": [member._asdict() for member in described.members],
+        "queues": [_queue_object(queue, _is_broadcasting(described), ages) for queue in described.queues],
     }
 
 
@@ -182,24 +182,26 @@ def _queue_object(queue: GroupQueue, is_broadcasting: bool, ages: Ages) -> dict[
     return fields
 
 
-def group_text(told: GroupDescription, ages: Ages) -> str:
+def group_text(described: GroupDescription, ages: Ages) -> str:
     """A group for people."""
-    behind = "each member by itself" if _is_broadcasting(told) else f"{counted(told.lag, 'message')} behind"
+    behind = "each member by itself" if _is_broadcasting(described) else f"{counted(described.lag, 'message')} behind"
     lag_s = oldest(ages)
     behind += "" if lag_s is None else f", the oldest is {seconds(lag_s)} old"
-    text = f"{told.group}: {_mode(told) or 'no members'}, {behind}\n"
-    for topic, expression in sorted(told.subscriptions.items()):
+    text = f"{described.group}: {_mode(described) or 'no members'}, {behind}\n"
+    for topic, expression in sorted(described.subscriptions.items()):
         text += printable(f"subscribes to {topic}: {expression}") + "\n"
-    text += "\n" + (member_table(told.members) if told.members else "no members\n")
-    if told.more_members:
-        text += f"and {told.more_members} more members\n"
-    if told.queues:
-        text += "\n" + _queue_table(told, ages)
-    if told.more_queues:
-        text += f"and {told.more_queues} more queues: --topic shows those of one topic\n"
-    if _is_broadcasting(told):
-        return text + f"\neach member keeps its own progress: see `rmq-admin group members {told.group} --verbose`\n"
-    troubles = [trouble for queue in told.queues if (trouble := _trouble(queue)) is not None]
+    text += "\n" + (member_table(described.members) if described.members else "no members\n")
+    if described.more_members:
+        text += f"and {described.more_members} more members\n"
+    if described.queues:
+        text += "\n" + _queue_table(described, ages)
+    if described.more_queues:
+        text += f"and {described.more_queues} more queues: --topic shows those of one topic\n"
+    if _is_broadcasting(described):
+        return (
+            text + f"\neach member keeps its own progress: see `rmq-admin group members {described.group} --verbose`\n"
+        )
+    troubles = [trouble for queue in described.queues if (trouble := _trouble(queue)) is not None]
     return text + ("\n" + "".join(f"{trouble}\n" for trouble in troubles) if troubles else "")
 
 
@@ -212,11 +214,11 @@ def _member_cells(member: MemberState) -> list[object]:
     return [member.member, member.address, member.state, f"{seconds(member.heard_ago_s)} ago", member.leases]
 
 
-def _queue_table(told: GroupDescription, ages: Ages) -> str:
-    if _is_broadcasting(told):
-        ends = [[queue.topic, queue.queue_id, queue.min_offset, queue.max_offset] for queue in told.queues]
+def _queue_table(described: GroupDescription, ages: Ages) -> str:
+    if _is_broadcasting(described):
+        ends = [[queue.topic, queue.queue_id, queue.min_offset, queue.max_offset] for queue in described.queues]
         return table(BROADCAST_COLUMNS, ends)
-    return table(QUEUE_COLUMNS, [_queue_cells(queue, ages) for queue in told.queues])
+    return table(QUEUE_COLUMNS, [_queue_cells(queue, ages) for queue in described.queues])
 
 
 def _queue_cells(queue: GroupQueue, ages: Ages) -> list[object]:
@@ -229,7 +231,7 @@ def _queue_cells(queue: GroupQueue, ages: Ages) -> list[object]:
 
 
 def _trouble(queue: GroupQueue) -> str | None:
-    """What keeps a queue from going on as it should."""
+    """Return what keeps a queue from progressing, or None."""
     where = f"{queue.topic}/{queue.queue_id}"
     if queue.state not in (None, "held", "grace"):
         return printable(f"{where}: {queue.state}")
@@ -258,23 +260,23 @@ def members(name: str, verbose: bool, broker: str, as_json: bool) -> None:
     With --verbose the broker asks each member, which has 1 s to reply: one that hangs is shown as silent. With --json:
     one array of objects; "info" is the member's reply, or null.
     """
-    told, reports = ask(broker, lambda admin: _members(admin, name, verbose))
+    described, reports = ask(broker, lambda admin: _members(admin, name, verbose))
     if as_json:
-        click.echo(to_json([_member_object(member, reports) for member in told.members]))
+        click.echo(to_json([_member_object(member, reports) for member in described.members]))
     elif verbose:
-        click.echo("\n".join(member_card(member, reports) for member in told.members), nl=False)
+        click.echo("\n".join(member_card(member, reports) for member in described.members), nl=False)
     else:
-        click.echo(member_table(told.members), nl=False)
-    if told.more_members:
-        click.echo(f"and {told.more_members} more members", err=True)
-    if not told.members:
+        click.echo(member_table(described.members), nl=False)
+    if described.more_members:
+        click.echo(f"and {described.more_members} more members", err=True)
+    if not described.members:
         click.echo(f"the group has no members: `rmq-admin explain {name}` shows what waits for it", err=True)
 
 
 async def _members(admin: Admin, name: str, verbose: bool) -> tuple[GroupDescription, dict[str, MemberReport]]:
-    told = await admin.describe_group(name)
+    described = await admin.describe_group(name)
     reports = await admin.members_info(name) if verbose else []
-    return told, {report.member: report for report in reports}
+    return described, {report.member: report for report in reports}
 
 
 def _member_object(member: MemberState, reports: dict[str, MemberReport]) -> dict[str, Any]:
@@ -282,18 +284,18 @@ def _member_object(member: MemberState, reports: dict[str, MemberReport]) -> dic
     if reports:
         report = reports.get(member.member)
         fields["info"] = None if report is None or report.status else plain(report.info)
-        fields["error"] = "left the group meanwhile" if report is None else report.text
+        fields["error"] = "has left the group" if report is None else report.text
     return fields
 
 
 def member_card(member: MemberState, reports: dict[str, MemberReport]) -> str:
-    """A member and what it told, for people."""
+    """Return a member and its report, for people."""
     where = f"at {member.address}, " if member.address else ""
     heard = f"heard {seconds(member.heard_ago_s)} ago"
     text = printable(f"{member.member}: {where}{member.state}, {heard}, {counted(member.leases, 'lock')}") + "\n"
     report = reports.get(member.member)
     if report is None:
-        return text + "  left the group meanwhile\n"
+        return text + "  has left the group\n"
     if report.status:
         return text + f"  {_why_not(report)}\n"
     return text + "".join(f"  {line}\n" for line in info_text(report.info).splitlines())
@@ -308,30 +310,30 @@ def _why_not(report: MemberReport) -> str:
     return printable(f"not asked: {report.text or 'no reason given'}")
 
 
-def _mode(told: GroupRow | GroupDescription) -> str | None:
-    if told.ordered is None:
+def _mode(described: GroupRow | GroupDescription) -> str | None:
+    if described.ordered is None:
         return None
-    return f"{'ordered' if told.ordered else 'concurrent'} {told.model} {told.strategy}"
+    return f"{'ordered' if described.ordered else 'concurrent'} {described.model} {described.strategy}"
 
 
-def _is_broadcasting(told: GroupRow | GroupDescription) -> bool:
-    return told.model == "broadcasting"
+def _is_broadcasting(described: GroupRow | GroupDescription) -> bool:
+    return described.model == "broadcasting"
 
 
 Ages: TypeAlias = Mapping[MessageQueue, float]
 
 
-def next_offsets(told: GroupDescription) -> dict[MessageQueue, int]:
-    """Where each queue that the group is behind in goes on."""
+def next_offsets(described: GroupDescription) -> dict[MessageQueue, int]:
+    """Return the next offset of each queue with a lag."""
     return {
         MessageQueue(queue.topic, queue.queue_id): max(queue.committed, queue.min_offset)
-        for queue in told.queues
+        for queue in described.queues
         if queue.lag > 0
     }
 
 
 def ages_of(heads: Mapping[MessageQueue, Head], now: datetime) -> dict[MessageQueue, float]:
-    """The age in seconds of each message; one that cannot be read (or was done meanwhile) has none."""
+    """Return the age of each message in seconds; one that cannot be read or was consumed meanwhile has none."""
     return {
         queue: max(0.0, round((now - head.stored_at).total_seconds(), 3))
         for queue, head in heads.items()
@@ -340,24 +342,24 @@ def ages_of(heads: Mapping[MessageQueue, Head], now: datetime) -> dict[MessageQu
 
 
 def oldest(ages: Ages) -> float | None:
-    """How far the group is behind in all its queues, None if nothing is known to wait."""
+    """Return the largest age in all queues, or None if no message is known to wait."""
     return max(ages.values(), default=None)
 
 
 def ahead(stats: Mapping[str, Mapping[str, Any]], now: datetime) -> timedelta:
-    """How far the broker's clock is ahead of the one here; nothing if it does not tell, being of another version."""
+    """Return how far the broker's clock is ahead of the local one; 0 from a version that does not report it."""
     time_us = stats.get("broker", {}).get("time_us")
     return from_us(time_us) - now if isinstance(time_us, int) else timedelta()
 
 
 async def ask_ahead(admin: Admin) -> timedelta:
-    """The same, asked of the broker."""
+    """Ask a broker for the same."""
     return ahead(await admin.stats(), datetime.now(UTC))
 
 
-async def ask_ages(admin: Admin, told: GroupDescription, now: datetime) -> dict[MessageQueue, float]:
-    """The ages of a group's queues; a broadcasting group has none, since each of its members has its own progress."""
-    if told.model == "broadcasting":
+async def ask_ages(admin: Admin, described: GroupDescription, now: datetime) -> dict[MessageQueue, float]:
+    """Return the ages of a group's queues; a broadcasting group has none, since each member has its own progress."""
+    if described.model == "broadcasting":
         return {}
-    asked = next_offsets(told)
+    asked = next_offsets(described)
     return ages_of(await admin.heads(asked), now) if asked else {}

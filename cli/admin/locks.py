@@ -38,7 +38,7 @@ _CLEAR: Final = "\x1b[H\x1b[2J"
 
 
 class LockFilter(NamedTuple):
-    """Which locks are asked for."""
+    """The requested locks."""
 
     group: str | None = None
     topic: str | None = None
@@ -49,7 +49,7 @@ class LockFilter(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """How it is shown; ``columns`` and ``lines`` are those of the terminal, 0 where there is room for everything."""
+    """The form of the output; ``columns`` and ``lines`` are those of the terminal, or 0: unlimited."""
 
     as_json: bool
     columns: int = 0
@@ -93,7 +93,7 @@ def lock_status(
 
 
 def layout_of(*, as_json: bool, wide: bool) -> Layout:
-    """How to show it on the standard output there is."""
+    """Return the form for the current standard output."""
     if not sys.stdout.isatty():
         return Layout(as_json)
     columns, lines = shutil.get_terminal_size()
@@ -113,7 +113,7 @@ async def _show(admin: Admin, wanted: LockFilter, layout: Layout) -> None:
 
 async def _rows(admin: Admin, wanted: LockFilter) -> list[LockRow]:
     """
-    The locks that are asked for.
+    Return the requested locks.
 
     Raises:
         TopicNotFound: there is no such topic.
@@ -125,7 +125,7 @@ async def _rows(admin: Admin, wanted: LockFilter) -> list[LockRow]:
 
 
 async def _why_none(admin: Admin, wanted: LockFilter) -> str:
-    """A group is there as soon as somebody joins it, so that one that is not there yet is no mistake."""
+    """Explain an empty list. A group exists once a member joins, so a missing one is not a mistake."""
     if wanted.group is None:
         return f"the {wanted} has no locks" if wanted.topic else "no locks: no queue has an owner"
     try:
@@ -139,7 +139,7 @@ async def _why_none(admin: Admin, wanted: LockFilter) -> str:
 
 
 class LockWatch:
-    """What somebody who watches is shown, look by look: the newest locks, or the last ones and why none are newer."""
+    """Builds each refresh of --watch: the newest locks, or the last ones and why there are no newer ones."""
 
     def __init__(self, wanted: LockFilter, layout: Layout) -> None:
         self.layout = layout
@@ -149,7 +149,7 @@ class LockWatch:
         self._lost = ""
 
     def seen(self, rows: Sequence[LockRow], now: datetime) -> str:
-        """The broker answered."""
+        """Return the text after a reply."""
         self._rows, self._seen_at, self._lost = rows, now, ""
         if self.layout.as_json:
             return to_json([lock_object(row) for row in rows]) + "\n"
@@ -157,7 +157,7 @@ class LockWatch:
         return self._screen(f"{now:%H:%M:%S}  {printable(counted(len(rows), 'lock') + of)}")
 
     def failed(self, error: str) -> tuple[str, str]:
-        """It did not: what to show, and what to say beside it; the same is said once."""
+        """Return the text after a failed request, and a line for standard error; the same line appears once."""
         is_news, self._lost = error != self._lost, error
         if not self.layout.lines:
             return "", error if is_news else ""
@@ -196,12 +196,12 @@ async def _watch(broker: str, wanted: LockFilter, interval: float, *, as_json: b
 
 
 def lock_object(row: LockRow) -> dict[str, Any]:
-    """A lock as JSON; the session is shortened, as in member ids."""
+    """Return a lock as JSON; the session is shortened, as in member ids."""
     return {**row._asdict(), "session": row.session[:_SESSION_DIGITS], "epoch": epoch_text(row.epoch)}
 
 
 def lock_text(rows: Sequence[LockRow], columns: int = 0) -> str:
-    """The locks for people: with every field if that fits into so many columns; 0 is room for everything."""
+    """Return the locks for people; with every field if they fit into ``columns`` (0: unlimited)."""
     whole = table(LOCK_COLUMNS, [_cells(row) for row in rows])
     if not columns or _width(whole) <= columns:
         return whole
@@ -231,7 +231,7 @@ def _narrow_cells(row: LockRow, longest: int) -> list[object]:
 
 
 def _state(row: LockRow) -> tuple[str, str]:
-    """Held or in its grace, and what keeps the owner from going on."""
+    """Split the state of a lease from what keeps its owner from progressing."""
     state, _, trouble = row.state.partition(", ")
     return state, trouble
 

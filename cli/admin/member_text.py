@@ -14,11 +14,11 @@ from ..output.render import cut, epoch_text, printable, seconds, table
 
 QUEUE_COLUMNS: Final = ("queue", "head", "cached", "size", "in_flight", "renewed", "doing")
 UNKNOWN: Final = "unknown"  # the version of a member that runs from sources, without being installed
-MAX_SHOWN: Final = 200  # characters of a text that is only told
+MAX_SHOWN: Final = 200  # characters of a text in prose
 
 
 def plain(value: Any) -> Any:
-    """Return what a member told as JSON can say it: bytes in hexadecimal, epochs as text, and nothing it cannot."""
+    """Return a report in JSON types: bytes in hexadecimal, epochs as text, numbers that are not finite as null."""
     if isinstance(value, dict):
         return {str(plain(name)): _plain_field(name, element) for name, element in value.items()}
     if isinstance(value, list | tuple):
@@ -36,7 +36,7 @@ def _plain_field(name: Any, value: Any) -> Any:
 
 
 def info_text(info: dict[str, Any]) -> str:
-    """What a member told: a line on the program, its settings, how fast it is, and its queues."""
+    """Return a report as text: program, settings, rates and queues."""
     text = "".join(f"{line}\n" for line in (_program(info), _settings(info), *_speeds(info)) if line)
     queues = _maps(info.get("queues"))
     if queues:
@@ -48,7 +48,7 @@ def info_text(info: dict[str, Any]) -> str:
 
 
 def size(count: float) -> str:
-    """A number of bytes for people."""
+    """Return a number of bytes for people."""
     for unit in ("B", "KiB", "MiB"):
         if count < 1024:
             return f"{count:.0f}{unit}" if unit == "B" or count >= 100 else f"{count:.1f}{unit}"
@@ -109,7 +109,7 @@ def _queue_cells(queue: dict[str, Any]) -> list[object]:
 
 
 def _doing(queue: dict[str, Any]) -> str | None:
-    """What happens in a queue, or why nothing does; the reasons that somebody must act on come first."""
+    """Return what happens in a queue, or why nothing does; reasons that require action come first."""
     attempt, retry_in_s = _number(queue, "attempt") or 1, _number(queue, "retry_in_s")
     called_for_s, tries = _number(queue, "called_for_s"), _number(queue, "tries_to_unlock")
     parts = ["stopped"] if _stopped(queue) else []
@@ -135,12 +135,12 @@ def _name(queue: dict[str, Any]) -> str:
 
 
 def _stopped(queue: dict[str, Any]) -> str:
-    """Why a queue waits for somebody; too long for a table."""
+    """Return why a queue is stopped until an operator acts; too long for a table."""
     return _short(_text(queue, "stopped"))
 
 
 def _failure(queue: dict[str, Any]) -> str:
-    """What the listener failed with at the message that comes next; one that it got over is left out."""
+    """Return the last failure of the listener, if it is that of the next message."""
     offset = _number(queue, "failed_offset")
     return _short(_text(queue, "last_error")) if offset is not None and offset == _number(queue, "head_offset") else ""
 

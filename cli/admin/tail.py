@@ -172,7 +172,7 @@ async def _tail(broker: str, asked: TailQuery, shown: Shown, *, follow: bool) ->
 
 
 async def _newest(admin: Admin, end: Tail, asked: TailQuery) -> tuple[list[StoredMessage], list[str]]:
-    now = datetime.now(UTC) + await ask_ahead(admin)  # by a clock that is behind, far too many would be the newest
+    now = datetime.now(UTC) + await ask_ahead(admin)  # a slow local clock would count far too many as the newest
     found = await end.newest(asked.most, now=now, since=asked.since)
     return found.messages, [found.left_out] if found.left_out else []
 

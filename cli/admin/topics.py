@@ -114,61 +114,61 @@ def describe(name: str, broker: str, as_json: bool) -> None:
     Groups are those that have committed progress. LAG is the number of messages that a group has not
     consumed, LARGEST_LAG that of the queue with the most. With --json: one object, with the lag of every queue.
     """
-    told = ask(broker, lambda admin: admin.describe_topic(name))
-    click.echo(to_json(topic_object(told)) + "\n" if as_json else topic_text(told), nl=False)
+    described = ask(broker, lambda admin: admin.describe_topic(name))
+    click.echo(to_json(topic_object(described)) + "\n" if as_json else topic_text(described), nl=False)
 
 
-def topic_object(told: TopicDescription) -> dict[str, Any]:
+def topic_object(described: TopicDescription) -> dict[str, Any]:
     """A topic as JSON."""
     return {
-        "topic": told.topic,
-        "generation": told.generation,
-        "shards": told.shards,
-        "created_at": _created(told),
-        "messages": told.messages,
-        "queues": [{**queue._asdict(), "messages": queue.lag(-1)} for queue in told.queues],
+        "topic": described.topic,
+        "generation": described.generation,
+        "shards": described.shards,
+        "created_at": _created(described),
+        "messages": described.messages,
+        "queues": [{**queue._asdict(), "messages": queue.lag(-1)} for queue in described.queues],
         "groups": [
             {
                 "group": group.group,
                 "members": group.members,
-                "lag": sum(lags := told.lags(group)),
+                "lag": sum(lags := described.lags(group)),
                 "queues": [
                     {"queue_id": queue.queue_id, "committed": None if committed < 0 else committed, "lag": lag}
-                    for queue, committed, lag in zip(told.queues, group.committed, lags, strict=True)
+                    for queue, committed, lag in zip(described.queues, group.committed, lags, strict=True)
                 ],
             }
-            for group in told.groups
+            for group in described.groups
         ],
-        "more_groups": told.more_groups,
+        "more_groups": described.more_groups,
     }
 
 
-def topic_text(told: TopicDescription) -> str:
+def topic_text(described: TopicDescription) -> str:
     """A topic for people."""
     text = (
-        f"{told.topic}: {counted(len(told.queues), 'queue')}, {counted(told.shards, 'shard')}, "
-        f"{counted(told.messages, 'message')}, "
-        f"generation {told.generation}, created {_created(told):%Y-%m-%d %H:%M:%S} UTC\n\n"
+        f"{described.topic}: {counted(len(described.queues), 'queue')}, {counted(described.shards, 'shard')}, "
+        f"{counted(described.messages, 'message')}, "
+        f"generation {described.generation}, created {_created(described):%Y-%m-%d %H:%M:%S} UTC\n\n"
     )
-    text += table(QUEUE_COLUMNS, [(*queue, queue.lag(-1)) for queue in told.queues])
-    if told.groups:
-        text += "\n" + table(GROUP_COLUMNS, [_group_cells(told, i) for i in range(len(told.groups))])
-    if told.more_groups:
-        text += f"and {told.more_groups} more groups\n"
+    text += table(QUEUE_COLUMNS, [(*queue, queue.lag(-1)) for queue in described.queues])
+    if described.groups:
+        text += "\n" + table(GROUP_COLUMNS, [_group_cells(described, i) for i in range(len(described.groups))])
+    if described.more_groups:
+        text += f"and {described.more_groups} more groups\n"
     return text
 
 
-def _group_cells(told: TopicDescription, i: int) -> list[object]:
-    group = told.groups[i]
-    lags = told.lags(group)
+def _group_cells(described: TopicDescription, i: int) -> list[object]:
+    group = described.groups[i]
+    lags = described.lags(group)
     begun = sum(committed >= 0 for committed in group.committed)
     worst = max(range(len(lags)), key=lags.__getitem__)
-    largest = f"{lags[worst]} in queue {told.queues[worst].queue_id}" if lags[worst] else None
+    largest = f"{lags[worst]} in queue {described.queues[worst].queue_id}" if lags[worst] else None
     return [group.group, group.members, sum(lags), f"{begun}/{len(lags)}", largest]
 
 
-def _created(told: TopicDescription) -> datetime:
-    return datetime.fromtimestamp(told.created_at / 1_000_000, UTC)
+def _created(described: TopicDescription) -> datetime:
+    return datetime.fromtimestamp(described.created_at / 1_000_000, UTC)
 
 
 @topic.command(
@@ -191,7 +191,7 @@ def grow(name: str, queues: int, broker: str, as_json: bool) -> None:
     Give TOPIC more queues.
 
     Messages with a key stay in the queues they have always gone to, so that their order is kept; only
-    messages without one go to the new queues too. Consumers are told at once, producers ask every 30 s.
+    messages without one go to the new queues too. Consumers are notified at once, producers ask every 30 s.
     """
     info = ask(broker, lambda admin: admin.grow_topic(name, queues))
     grown = {"topic": name, "queues": len(info.queues), "shards": info.shards}
@@ -222,17 +222,17 @@ def delete(name: str, yes: bool, broker: str, as_json: bool) -> None:
     generation = 0
     if not yes:
         try:
-            told = ask(broker, lambda admin: admin.describe_topic(name))
+            described = ask(broker, lambda admin: admin.describe_topic(name))
         except TopicNotFound as error:  # whose own advice is to make it
             text = f"there is no topic {name!r}: `rmq-admin topic list` shows those that exist"
             raise Failure(text, exit_codes.of(error)) from error
-        generation = told.generation  # whatever is made while we wait for the answer stays
-        _confirm(told)
+        generation = described.generation  # whatever is made while we wait for the answer stays
+        _confirm(described)
     gone = ask(broker, lambda admin: admin.delete_topic(name, generation))
     click.echo(to_json(gone._asdict()) if as_json else f"{name}: deleted")
 
 
-def _confirm(told: TopicDescription) -> None:
-    groups = len(told.groups) + told.more_groups
-    what = f"{counted(told.messages, 'message')} and the progress of {counted(groups, 'group')}"
-    confirm(f"Delete {told.topic} with {what}?", "nothing was deleted; --yes skips the question")
+def _confirm(described: TopicDescription) -> None:
+    groups = len(described.groups) + described.more_groups
+    what = f"{counted(described.messages, 'message')} and the progress of {counted(groups, 'group')}"
+    confirm(f"Delete {described.topic} with {what}?", "nothing was deleted; --yes skips the question")

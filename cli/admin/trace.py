@@ -50,22 +50,22 @@ def trace(message_id: str, broker: str, as_json: bool) -> None:
     message. Everything is derived from stored data, so what retention has removed is not shown. Times are in UTC. With
     --json: one object.
     """
-    told = ask(broker, lambda admin: admin.trace(message_id))
-    click.echo(to_json(trace_object(told)) + "\n" if as_json else trace_text(told, datetime.now(UTC)), nl=False)
+    result = ask(broker, lambda admin: admin.trace(message_id))
+    click.echo(to_json(trace_object(result)) + "\n" if as_json else trace_text(result, datetime.now(UTC)), nl=False)
 
 
-def trace_object(told: Trace) -> dict[str, Any]:
+def trace_object(result: Trace) -> dict[str, Any]:
     """A trace as JSON."""
     return {
-        "message": {**stored_object(told.message), "due_at": told.message.due_at, "size": len(told.message.body)},
-        "is_waiting": told.is_deferred,
-        "origin": told.origin._asdict() if told.is_copy else None,
-        "source": None if told.source is None else _place(told.source),
-        "became": None if told.became is None else _place(told.became),
-        "groups": [{**standing._asdict(), "epoch": epoch_text(standing.epoch)} for standing in told.standings],
-        "copies": [copy._asdict() for copy in told.copies],
-        "remarks": told.remarks,
-        "unsure": told.unsure,
+        "message": {**stored_object(result.message), "due_at": result.message.due_at, "size": len(result.message.body)},
+        "is_waiting": result.is_deferred,
+        "origin": result.origin._asdict() if result.is_copy else None,
+        "source": None if result.source is None else _place(result.source),
+        "became": None if result.became is None else _place(result.became),
+        "groups": [{**standing._asdict(), "epoch": epoch_text(standing.epoch)} for standing in result.standings],
+        "copies": [copy._asdict() for copy in result.copies],
+        "remarks": result.remarks,
+        "unsure": result.unsure,
     }
 
 
@@ -83,46 +83,49 @@ def _place(message: StoredMessage) -> dict[str, Any]:
 # ---- for people
 
 
-def trace_text(told: Trace, now: datetime) -> str:
+def trace_text(result: Trace, now: datetime) -> str:
     """A trace for people: a card, then a line for each group, then the copies in the order they were made."""
-    lines = [f"message {told.message.message_id}"]
-    fields = card_fields(told, now)
+    lines = [f"message {result.message.message_id}"]
+    fields = card_fields(result, now)
     width = max(map(len, fields))
     lines += [f"  {name.ljust(width)}  {text}" for name, text in fields.items()]
-    if told.standings:
-        lines += ["", f"groups that read {told.origin.topic}, at {told.origin.queue} @{told.origin.queue_offset}:"]
-        widest = max(len(standing.group) for standing in told.standings)
-        for each in told.standings:
-            first, *more = standing_lines(each, told.copies, unsure=each.group in told.unsure)
+    if result.standings:
+        lines += [
+            "",
+            f"groups that read {result.origin.topic}, at {result.origin.queue} @{result.origin.queue_offset}:",
+        ]
+        widest = max(len(standing.group) for standing in result.standings)
+        for each in result.standings:
+            first, *more = standing_lines(each, result.copies, unsure=each.group in result.unsure)
             lines += [f"  {each.group.ljust(widest)}  {first}", *(f"  {'':{widest}}  {line}" for line in more)]
-    elif told.origin.queue_offset >= 0:
-        lines += ["", f"no group reads {told.origin.topic}"]
-    if told.copies:
+    elif result.origin.queue_offset >= 0:
+        lines += ["", f"no group reads {result.origin.topic}"]
+    if result.copies:
         lines += ["", "copies, in the order they were made:"]
-        for copy in told.copies:
-            mark = " (this one)" if copy.message_id == told.message.message_id else ""
+        for copy in result.copies:
+            mark = " (this one)" if copy.message_id == result.message.message_id else ""
             lines += [f"  {_time(copy.stored_at)}  {copy_line(copy, now)}"]
             lines += [f"    {_copy_place(copy)}, id {copy.message_id}{mark}"]
             lines += [f"    reason: {copy.reason}"] if copy.reason else []
-    if told.remarks:
-        lines += ["", *told.remarks]
+    if result.remarks:
+        lines += ["", *result.remarks]
     return "".join(f"{printable(line)}\n" for line in lines)
 
 
-def card_fields(told: Trace, now: datetime) -> dict[str, str]:
+def card_fields(result: Trace, now: datetime) -> dict[str, str]:
     """What there is to say of the message itself."""
-    message = told.message
+    message = result.message
     fields = {"stored": f"{_where(message)}, {_time(message.stored_at)}, {len(message.body)} bytes"}
     optional = {"tag": message.tag, "index keys": " ".join(message.index_keys), "key": message.key}
     fields |= {name: text for name, text in optional.items() if text}
-    if told.is_copy:
-        fields["copy of"] = f"{told.origin.queue} @{told.origin.queue_offset}, id {told.origin.message_id}"
+    if result.is_copy:
+        fields["copy of"] = f"{result.origin.queue} @{result.origin.queue_offset}, id {result.origin.message_id}"
     elif message.copy_of is not None:
-        fields["made of"] = _source(message.copy_of, told.source)
-    if told.is_deferred and message.due_at is not None:
+        fields["made of"] = _source(message.copy_of, result.source)
+    if result.is_deferred and message.due_at is not None:
         fields["waits"] = f"until {_time(message.due_at)}, {_left(message.due_at, now)}"
-    if told.became is not None:
-        fields["became"] = f"{_where(told.became)}, id {told.became.message_id}"
+    if result.became is not None:
+        fields["became"] = f"{_where(result.became)}, id {result.became.message_id}"
     return fields
 
 

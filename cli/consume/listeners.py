@@ -25,7 +25,7 @@ from ..shell import exit_codes
 from ..shell.command import Failure
 from ..shell.connect import refuse_missing_topic
 from ..shell.signals import first_of, stop_signals
-from .prerequisites import saying_what_is_missing
+from .prerequisites import report_missing
 
 if TYPE_CHECKING:
     from rmq.consumer.listener import ConcurrentContext, ConsumeContext, Listener
@@ -91,7 +91,7 @@ def load_listener(name: str) -> Listener:
     The function that ``module:function`` names; modules in the current folder are found.
 
     Raises:
-        Failure: it cannot be imported, or is no function.
+        Failure: it cannot be imported, or is not a function.
     """
     module_name, colon, path = name.partition(":")
     if not (module_name and colon and path):
@@ -104,7 +104,7 @@ def load_listener(name: str) -> Listener:
         if isinstance(error, ModuleNotFoundError) and error.name in (module_name, module_name.split(".")[0]):
             text = f"--listener {name}: there is no module {module_name!r} in {here} or among the installed ones"
             raise Failure(text, exit_codes.NO_INPUT) from error
-        text = f"--listener {name}: {module_name} cannot be imported: {_told(error)}"
+        text = f"--listener {name}: {module_name} cannot be imported: {_described(error)}"
         raise Failure(text, exit_codes.DATA_ERROR) from error
     for part in path.split("."):
         found = getattr(found, part, None)
@@ -114,8 +114,8 @@ def load_listener(name: str) -> Listener:
     return listener
 
 
-def _told(error: Exception) -> str:
-    """An error in a module of the user's in one line, with the place in the file that it is about."""
+def _described(error: Exception) -> str:
+    """Return an error in the user's module in one line, with its place in the file."""
     if isinstance(error, SyntaxError):
         return f"{error.msg} ({error.filename}, line {error.lineno})"
     frames = traceback.extract_tb(error.__traceback__)
@@ -131,7 +131,7 @@ async def poll_and_print(config: ConsumerConfig, topics: Mapping[str, str], prin
         names = [wrap(config.namespace, topic) for topic in topics]
         async with (
             PullConsumer(topics=topics, config=config, handle_signals=False) as consumer,
-            saying_what_is_missing(config.broker, names),
+            report_missing(config.broker, names),
         ):
             await _print_until(asked, consumer, printer)
 

@@ -21,8 +21,8 @@ from ..shell.connect import admin_of, existing, of_users
 
 
 @asynccontextmanager
-async def saying_what_is_missing(address: str, topics: Iterable[str]) -> AsyncIterator[None]:
-    """Within the block a broker or topic that is not there yet is told, once; who consumes waits by itself."""
+async def report_missing(address: str, topics: Iterable[str]) -> AsyncIterator[None]:
+    """Report a missing broker or topic once, within the block; the consumer itself waits for it."""
     looking = asyncio.create_task(_look(address, topics))
     try:
         yield
@@ -33,7 +33,7 @@ async def saying_what_is_missing(address: str, topics: Iterable[str]) -> AsyncIt
 
 async def require(address: str, topics: Iterable[str]) -> None:
     """
-    Look for a broker and all of ``topics`` once.
+    Check once that the broker and all of ``topics`` exist.
 
     Raises:
         ConnectionLost: there is no broker.
@@ -45,7 +45,7 @@ async def require(address: str, topics: Iterable[str]) -> None:
 
 
 def no_topic(topic: str, names: list[str]) -> str:
-    """The sentence on a topic that does not exist; ``names`` are those that do."""
+    """Return the sentence on a missing topic; ``names`` are the existing ones."""
     return f"there is no topic {topic!r}: create it with `rmq-admin topic create {topic}`{_others(names)}"
 
 
@@ -59,7 +59,7 @@ def _others(names: list[str]) -> str:
 
 
 async def _look(address: str, topics: Iterable[str]) -> None:
-    """Look until there is a broker. Whatever else goes wrong, the consumer meets it as well and says it."""
+    """Look until the broker replies. The consumer meets and reports any other error itself."""
     said = False
     with contextlib.suppress(RmqError):
         while True:

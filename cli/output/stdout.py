@@ -23,15 +23,15 @@ _POLL_S = 0.25
 
 
 class OutputClosed(Exception):
-    """Whoever read standard output has gone."""
+    """Raised when the reader of standard output has gone."""
 
 
 class OutputFailed(Exception):
-    """Standard output cannot be written; the text says why."""
+    """Raised when standard output cannot be written; the text says why."""
 
 
 class Output:
-    """Writes whole pieces, in order."""
+    """Writes whole pieces to standard output, in order."""
 
     def __init__(self, stream: BinaryIO | None = None) -> None:
         self._stream = stream if stream is not None else sys.stdout.buffer
@@ -85,7 +85,7 @@ class Output:
                 self._write_now(data)
             except Exception as caught:
                 error = caught
-            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            with suppress(RuntimeError):  # the loop is closed, so no task waits
                 loop.call_soon_threadsafe(_settle, done, error)
 
         threading.Thread(target=write, name="rmq-output", daemon=True).start()

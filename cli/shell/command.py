@@ -26,12 +26,12 @@ from . import exit_codes
 from .completion import complete
 
 T = TypeVar("T")
-_LONG = re.compile(r"\S{300,}")  # a word that nobody reads to its end
+_LONG = re.compile(r"\S{300,}")  # longer than anyone reads
 _CLICKS = (click.ClickException, click.exceptions.Exit, click.Abort)
 
 
 class Failure(click.ClickException):
-    """The end of a command: one sentence for people, one code for scripts."""
+    """Ends a command with one sentence for people and one code for scripts."""
 
     def __init__(self, text: str, code: int = exit_codes.FAILURE) -> None:
         super().__init__(text)
@@ -106,7 +106,7 @@ def open_standard_streams() -> None:
     Point those of the three standard descriptors that are closed (``>&-``) to nowhere.
 
     Else the next file or socket gets such a number, be it the log of a broker, and whatever prints then writes there.
-    Python has None for a closed stream, which nobody expects; so that is made to be one of ``/dev/null`` as well.
+    Python has None for a closed stream, which callers do not expect; it becomes a stream of ``/dev/null``, too.
     """
     for fd in range(3):
         try:

@@ -25,7 +25,7 @@ _PATIENCE_S = 1.0  # a broker that is just starting is not missing
 
 async def require_broker(address: str) -> None:
     """
-    Find out soon whether there is a broker, where a library would wait for it.
+    Check within a second that a broker listens, where a library would wait for it.
 
     Raises:
         ConnectionLost: there is none; the sentence says how to start one.
@@ -40,7 +40,7 @@ async def require_broker(address: str) -> None:
 
 
 async def _require_host(address: Address) -> None:
-    """A name that nobody knows is not waited for; a resolver that takes its time is the connection's to wait for."""
+    """Refuse an unknown host at once; a slow resolver is left to the connection to wait for."""
     from rmq.engine.native.connection import unreachable
 
     try:
@@ -97,12 +97,12 @@ async def refuse_missing_topic(broker: str) -> NoReturn:
 
 
 def of_users(topics: Iterable[str]) -> list[str]:
-    """The topics that people made, without those that rmq makes for groups."""
+    """Return the topics of users, without those that rmq creates for groups."""
     return sorted(topic for topic in topics if not topic.startswith((DEAD_LETTERS, RETRIES)))
 
 
 def existing(names: list[str]) -> str:
-    """The half sentence that names the topics."""
+    """Return the clause that names existing topics."""
     if not names:
         return "no topics exist yet; create one with `rmq-admin topic create NAME`"
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""

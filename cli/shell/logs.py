@@ -103,8 +103,8 @@ class LogSink:
     """
     Writes what can be written at once and drops the rest.
 
-    A pipe that nobody reads would stop a process that writes its log from the event loop, and with it everybody it
-    serves. Dropped lines are counted, and the number is written as soon as there is room again.
+    A pipe without a reader would block a process that logs from its event loop, and with it all its
+    clients. Dropped lines are counted, and the number is written as soon as there is room again.
     """
 
     def __init__(self, stream: TextIO) -> None:

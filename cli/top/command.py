@@ -72,16 +72,16 @@ def top(interval: float | None, count: int | None, once: bool, broker: str, as_j
 
 
 def is_dumb(term: str | None) -> bool:
-    """Whether a terminal cannot be drawn on."""
+    """Return whether the terminal cannot be drawn on."""
     return term in {None, "", "dumb", "unknown"}
 
 
 async def _snapshots(broker: str, interval_s: float, count: int | None, as_json: bool) -> None:
-    """One text or object after the other; whoever reads more than one is told of a lost broker, and gets the next."""
+    """Print one snapshot after the other. A lost broker ends a single one; otherwise it is reported and awaited."""
     async with admin_of(broker) as admin:
         before = await take(admin, time.monotonic)
-        told = 0
-        while told != count:
+        printed = 0
+        while printed != count:
             await asyncio.sleep(interval_s)
             try:
                 after = await take(admin, time.monotonic)
@@ -90,9 +90,9 @@ async def _snapshots(broker: str, interval_s: float, count: int | None, as_json:
                     raise
                 click.echo(str(error), err=True)
                 continue
-            click.echo(("\n" if told and not as_json else "") + _snapshot(before, after, as_json), nl=False)
+            click.echo(("\n" if printed and not as_json else "") + _snapshot(before, after, as_json), nl=False)
             before = after
-            told += 1
+            printed += 1
 
 
 def _snapshot(before: Sample, after: Sample, as_json: bool) -> str:
@@ -127,12 +127,12 @@ async def _look(admin: Admin) -> Sample:
     return await take(admin, time.monotonic)
 
 
-SILENT_S: Final = 2.0  # an answer may take so long before it is missed
+SILENT_S: Final = 2.0  # a reply may take this long before its absence is shown
 REDRAW_S: Final = 1.0
 
 
 class BrokerWatch:
-    """The last two looks, and how it stands with the next."""
+    """Keeps the last two samples, and the state of the request for the next."""
 
     def __init__(self) -> None:
         self.before: Sample | None = None
@@ -140,16 +140,16 @@ class BrokerWatch:
         self._error: str | None = None
 
     def answered(self, sample: Sample) -> None:
-        """The broker told its numbers."""
+        """Record the reply of the broker."""
         self.before, self.after = self.after, sample
         self._error = None
 
     def failed(self, error: RmqError) -> None:
-        """It did not."""
+        """Record why there was no reply."""
         self._error = " ".join(str(error).split()) or type(error).__name__
 
     def notice(self, *, now: float) -> str | None:
-        """What to say of a broker that does not answer."""
+        """Return what to show about a broker that does not reply, or None."""
         if self.after is None:
             return self._error
         silent_s = now - self.after.at
@@ -162,7 +162,7 @@ async def follow(
     look: Callable[[], Awaitable[Sample]], screen: Screen, draw: Callable[[BrokerWatch], None], *, interval_s: float,
     count: int | None, clock: Callable[[], float],
 ) -> None:  # fmt: skip
-    """Look and draw until the end, or for ``count`` answers."""
+    """Take samples and draw them until the screen is closed, or until ``count`` replies."""
     watch, answers, next_at = BrokerWatch(), 0, clock()
     while not screen.is_over:
         asking = asyncio.ensure_future(look())

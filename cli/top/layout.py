@@ -30,7 +30,7 @@ _ENDLESS: Final = 1 << 20
 
 
 class Figure(NamedTuple):
-    """A number with its name; room is kept for ``width`` characters. ``is_extra``: only where its line has room."""
+    """A number with its name, padded to ``width`` characters. ``is_extra``: left out if its line has no room."""
 
     name: str
     value: str
@@ -40,7 +40,7 @@ class Figure(NamedTuple):
 
 
 class Section(NamedTuple):
-    """A table and what to call its rows."""
+    """A table and the name of its rows."""
 
     columns: list[Column]
     rows: int
@@ -50,24 +50,24 @@ class Section(NamedTuple):
 def lines(
     view: View, width: int, height: int | None, *, now: datetime, notice: str | None = None, hint: str = ""
 ) -> list[Text]:
-    """All lines, none wider than ``width``, at most ``height`` of them. ``notice`` is shown above the numbers."""
+    """Return at most ``height`` lines, none wider than ``width``. ``notice`` is shown above the numbers."""
     from rich.text import Text
 
     room = _ENDLESS if height is None else max(height, 1)
-    told = [_title(view, width, now, hint)]
+    drawn = [_title(view, width, now, hint)]
     warnings = ([notice] if notice else []) + view.troubles
-    told += [Text(cut(text, width), "bold red") for text in warnings[: max(room // 4, 1)]]
-    told += _heading(view, width, max(room // 3 + 1 - len(told), 1))
-    told = told[:room]
+    drawn += [Text(cut(text, width), "bold red") for text in warnings[: max(room // 4, 1)]]
+    drawn += _heading(view, width, max(room // 3 + 1 - len(drawn), 1))
+    drawn = drawn[:room]
     sections = [section for section in (_groups(view), _topics(view), _leases(view)) if section.rows]
-    told += _tables(sections, width, room - len(told), is_airy=room >= _AIRY)
-    if not sections and len(told) < room:
-        told.append(Text(cut("no group has joined and no message was sent since the broker started", width), "dim"))
-    return told
+    drawn += _tables(sections, width, room - len(drawn), is_airy=room >= _AIRY)
+    if not sections and len(drawn) < room:
+        drawn.append(Text(cut("no group has joined and no message was sent since the broker started", width), "dim"))
+    return drawn
 
 
 def plain(shown: Sequence[Text]) -> str:
-    """The lines as text."""
+    """Return the lines as text."""
     return "".join(line.plain.rstrip() + "\n" for line in shown)
 
 
@@ -89,7 +89,7 @@ def _title(view: View, width: int, now: datetime, hint: str) -> Text:
 
 
 def _heading(view: View, width: int, room: int) -> list[Text]:
-    """The numbers in five rows, or as much of them as there is room for."""
+    """Return the numbers in five rows, or as many as there is room for."""
     rows = [_traffic(view), _disk(view), _clients(view), _process(view), _later(view)]
     wrapped = [_flow(name, items, width) for name, items in rows]
     if sum(map(len, wrapped)) <= room:
@@ -153,26 +153,26 @@ def _later(view: View) -> tuple[str, list[Figure]]:
 
 
 def _flow(name: str, items: Sequence[Figure], width: int) -> list[Text]:
-    """Items behind the name of their row; what does not fit goes on below it."""
+    """Return a row: its name, then its figures, wrapped onto further lines where they do not fit."""
     from rich.text import Text
 
     label = min(_LABEL, width)
-    told = [Text().append(cut(name, label).ljust(label), "bold")]
+    drawn = [Text().append(cut(name, label).ljust(label), "bold")]
     for item in items:
         shown = (
             Text().append(f"{item.name} " if item.name else "", "dim").append(item.value.rjust(item.width), item.style)
         )
-        is_first = len(told[-1]) == label
-        if not is_first and len(told[-1]) + _GAP + len(shown) > width:
+        is_first = len(drawn[-1]) == label
+        if not is_first and len(drawn[-1]) + _GAP + len(shown) > width:
             if item.is_extra:
                 continue
-            told.append(Text(" " * label))
+            drawn.append(Text(" " * label))
             is_first = True
-        told[-1].append("" if is_first else " " * _GAP).append_text(shown)
-    for line in told:
+        drawn[-1].append("" if is_first else " " * _GAP).append_text(shown)
+    for line in drawn:
         line.no_wrap, line.overflow = True, "crop"
         line.truncate(width)
-    return told
+    return drawn
 
 
 # ---- tables
@@ -181,19 +181,19 @@ def _flow(name: str, items: Sequence[Figure], width: int) -> list[Text]:
 def _tables(sections: Sequence[Section], width: int, room: int, *, is_airy: bool) -> list[Text]:
     from rich.text import Text
 
-    told: list[Text] = []
+    drawn: list[Text] = []
     for section, rows in zip(sections, shares([section.rows for section in sections], room, is_airy), strict=True):
         if rows:
-            told += [Text("")] if is_airy else []
-            told += _table(section, width, rows)
-    return told
+            drawn += [Text("")] if is_airy else []
+            drawn += _table(section, width, rows)
+    return drawn
 
 
 def shares(wanted: Sequence[int], room: int, is_airy: bool) -> list[int]:
     """
-    How many lines each table has below its heading: in turn one more for each that wants one.
+    Return the number of lines of each table below its heading, dealt out in turn.
 
-    The last ones get none where there is no room for a heading and three lines (or all) of each.
+    The last tables get none if there is no room for a heading and three lines (or all lines) of each.
     """
     fixed = 2 if is_airy else 1
     given = list[int]()
@@ -214,10 +214,10 @@ def _table(section: Section, width: int, rows: int) -> list[Text]:
 
     shown = section.rows if section.rows <= rows else rows - 1
     columns = [replace(column, cells=column.cells[:shown], styles=column.styles[:shown]) for column in section.columns]
-    told = fitted(columns, width)
+    drawn = fitted(columns, width)
     if shown < section.rows:
-        told.append(Text(cut(f"and {section.rows - shown:,} more {section.what}", width), "dim"))
-    return told
+        drawn.append(Text(cut(f"and {section.rows - shown:,} more {section.what}", width), "dim"))
+    return drawn
 
 
 def _groups(view: View) -> Section:
@@ -274,10 +274,10 @@ _CUT = "…"
 @dataclass
 class Column:
     """
-    A column; the higher its ``rank``, the sooner it goes. ``floor``: a text that may be cut down to so much.
+    A column. Higher ranks are dropped first; a text may be cut down to ``floor`` characters.
 
-    Columns of a rank from 3 on go before a text is cut below its ``wish``. ``keeps_end``: it is cut where it begins.
-    ``styles`` are those of its cells, where they have one.
+    Columns of rank 3 and above are dropped before a text is cut below its ``wish``. ``keeps_end``: the text is cut at
+    its start. ``styles`` are those of the cells, if any.
     """
 
     title: str
@@ -291,7 +291,7 @@ class Column:
 
 
 def fitted(columns: Sequence[Column], width: int) -> list[Text]:
-    """A heading and one line for each row, none wider than ``width``."""
+    """Return a heading and one line for each row, none wider than ``width``."""
     from rich.cells import cell_len
 
     shown = [replace(column, cells=list(map(printable, column.cells))) for column in columns]
@@ -314,7 +314,7 @@ def fitted(columns: Sequence[Column], width: int) -> list[Text]:
 
 
 def cut(text: str, width: int, *, keeps_end: bool = False) -> str:
-    """A text from elsewhere in at most so many cells of one line."""
+    """Return an untrusted text on one line, cut to at most ``width`` cells."""
     from rich.cells import cell_len, set_cell_size
 
     text = printable(text)

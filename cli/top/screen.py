@@ -25,12 +25,12 @@ _KEYS: Final = frozenset((b"\x1b", b"\x03", b"\x04"))
 
 
 def is_end(typed: bytes) -> bool:
-    """Whether what was typed asks for the end. An arrow or function key is an Escape with more behind it."""
+    """Return whether the keys pressed quit. An arrow or function key is an Escape followed by more bytes."""
     return typed in _KEYS or b"q" in typed.lower()
 
 
 class Screen:
-    """Within ``with``, inside a running loop: draw lines, wait for what happens."""
+    """Owns the terminal within a ``with`` block, inside a running loop."""
 
     def __init__(self, console: Console) -> None:
         from rich.live import Live
@@ -47,7 +47,7 @@ class Screen:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Columns and lines, as they are now."""
+        """The current number of columns and lines."""
         width, height = self._console.size
         return width, height
 
@@ -69,7 +69,7 @@ class Screen:
             self._loop.remove_signal_handler(number)
 
     def draw(self, lines: Sequence[Text]) -> None:
-        """Show these lines and nothing else."""
+        """Replace the contents of the screen."""
         from rich.console import Group
 
         self._live.update(Group(*lines), refresh=True)
@@ -79,7 +79,7 @@ class Screen:
         self._woken.set()
 
     async def pause(self, timeout_s: float) -> None:
-        """Wait for so long, or until the end, a change of the size or :meth:`wake`."""
+        """Wait for the timeout, the end, a change of the size or :meth:`wake`."""
         if not self.is_over:
             with suppress(TimeoutError):
                 async with asyncio.timeout(timeout_s):

@@ -16,12 +16,12 @@ from rmq.wire.protocol.ops.groups import GroupRow
 
 from ..output.render import epoch_text, seconds
 
-LATE_S: Final = 30.0  # for so long an owner believes in its lease: one that was not renewed since is lost to it
+LATE_S: Final = 30.0  # an owner trusts its lease this long: one not renewed since then is lost to it
 
 
 @dataclass(frozen=True)
 class GroupLine:
-    """A group; ``lag`` is None where each member has its own, ``behind_s`` where nobody knows."""
+    """A group; ``lag`` is None if each member has its own, ``behind_s`` if it is unknown."""
 
     group: str
     mode: str | None
@@ -43,7 +43,7 @@ class TopicLine:
 
 @dataclass(frozen=True)
 class LeaseLine:
-    """A lease; ``is_well``: it is held, renewed in time, and nothing in it fails."""
+    """A lease; ``is_well``: it has an owner, is renewed in time, and its queue has no failures."""
 
     group: str
     topic: str
@@ -58,7 +58,7 @@ class LeaseLine:
 
 @dataclass(frozen=True)
 class View:
-    """All of it; rates are a second, and None before there were two looks."""
+    """All figures; rates are per second, and None until there are two samples."""
 
     name: str
     address: str
@@ -67,7 +67,7 @@ class View:
     traffic: TopicRates
     log_bytes_per_s: float | None
     syncs_per_s: float | None
-    sync_s: float | None  # the mean of those since the last look, as the wait
+    sync_s: float | None  # mean since the last sample, as is the wait
     wait_s: float | None
     waiting_answers: int
     longest_waiting_s: float
@@ -91,7 +91,7 @@ class View:
 
 
 def view_of(before: Sample | None, after: Sample) -> View:
-    """What to show after a look, and the one before it if there was one."""
+    """Return what to show after a sample and, if there is one, the sample before it."""
     span = Span(before, after)
     broker, number = after.stats["broker"], after.number
     locks = after.locks or []
@@ -128,7 +128,7 @@ def view_of(before: Sample | None, after: Sample) -> View:
 
 
 def view_object(view: View) -> dict[str, Any]:
-    """The view as JSON, with all lines."""
+    """Return the view as JSON, with all lines."""
     topics = [{"topic": line.topic, **_flow_object(line.flow)} for line in view.topics]
     leases = [{**asdict(line), "epoch": epoch_text(line.epoch)} for line in view.lease_lines]
     return {**asdict(view), "traffic": _flow_object(view.traffic), "topics": topics, "lease_lines": leases}
@@ -139,7 +139,7 @@ def _flow_object(flow: TopicRates) -> dict[str, float | None]:
 
 
 def _log_rate(span: Span) -> float | None:
-    """The log is a position, which a start does not set back; one that lost its tail, or another one, has no rate."""
+    """Return the growth of the log, whose position survives a restart; one truncated or replaced has no rate."""
     if span.before is None or span.is_restart:
         return None
     return span.rate("log", "log_written")
@@ -180,7 +180,7 @@ def _busy(flow: TopicRates) -> float:
 
 
 def _leases(rows: list[LockRow]) -> list[LeaseLine]:
-    """Those with a trouble first, by how soon they end; the others stay where they are from look to look."""
+    """Return leases with a trouble first, by how soon they expire; the order of the others is stable."""
     lines = [
         LeaseLine(
             row.group, row.topic, row.queue_id, row.owner, row.epoch, row.renewed_ago_s, row.expires_in_s, row.state,
@@ -201,7 +201,7 @@ def _leases(rows: list[LockRow]) -> list[LeaseLine]:
 
 
 def _states(rows: list[LockRow] | None) -> dict[str, int]:
-    """How many leases are in which state, if they were listed; one that retries in its grace counts for both."""
+    """Count leases by state, if they were listed; one that retries in its grace counts for both."""
     if rows is None:
         return {}
     counts = {"held": 0, "grace": 0, "late": 0, "retrying": 0, "careful": 0}
@@ -214,7 +214,7 @@ def _states(rows: list[LockRow] | None) -> dict[str, int]:
 
 
 def _troubles(sample: Sample) -> list[str]:
-    """What somebody should look after, in words."""
+    """Return what an operator should look after, in words."""
     number, found = sample.number, []
     if refusal := sample.stats["broker"].get("refuses_sends"):
         found.append(f"sends are refused: {refusal}")
@@ -237,14 +237,14 @@ _STEPS: Final = ("", "k", "M", "G", "T", "P", "E")
 
 
 def count(value: float | None) -> str:
-    """A number of things, at most 7 characters: ``12,345``, ``123k``, ``4.56M``."""
+    """Return a number of things, in at most 7 characters: ``12,345``, ``123k``, ``4.56M``."""
     if value is None:
         return UNKNOWN
     return f"{round(value):,}" if abs(value) < 99_999.5 else _short(value)
 
 
 def rate(value: float | None) -> str:
-    """How many a second: ``0.3/s``, ``12,345/s``."""
+    """Return a rate: ``0.3/s``, ``12,345/s``."""
     if value is None:
         return UNKNOWN
     if 0 < abs(value) < 9.95:
@@ -253,14 +253,14 @@ def rate(value: float | None) -> str:
 
 
 def trend(value: float | None) -> str:
-    """A rate with its sign."""
+    """Return a rate with its sign."""
     if value is None:
         return UNKNOWN
     return f"+{rate(value)}" if value > 0 else rate(value)
 
 
 def size(value: float | None) -> str:
-    """Bytes: ``512 B``, ``1.2 MB``, ``120 GB``."""
+    """Return a size: ``512 B``, ``1.2 MB``, ``120 GB``."""
     if value is None:
         return UNKNOWN
     if abs(value) < 999.5:
@@ -270,12 +270,12 @@ def size(value: float | None) -> str:
 
 
 def size_rate(value: float | None) -> str:
-    """Bytes a second."""
+    """Return bytes per second."""
     return UNKNOWN if value is None else f"{size(value)}/s"
 
 
 def short_time(value: float | None) -> str:
-    """The time that something of the disk takes: ``0.21 ms``, ``12.3 ms``, ``1.25 s``."""
+    """Return a latency: ``0.21 ms``, ``12.3 ms``, ``1.25 s``."""
     if value is None:
         return UNKNOWN
     if value < 0.01:
@@ -284,7 +284,7 @@ def short_time(value: float | None) -> str:
 
 
 def long_time(value: float | None) -> str:
-    """How old or how far away something is: ``12.3s``, ``3h05m``, ``12d07h``."""
+    """Return an age or a time to go: ``12.3s``, ``3h05m``, ``12d07h``."""
     if value is None:
         return UNKNOWN
     if value < 48 * 3600:
@@ -294,12 +294,12 @@ def long_time(value: float | None) -> str:
 
 
 def percent(value: float | None) -> str:
-    """A share: ``45%``."""
+    """Return a share: ``45%``."""
     return UNKNOWN if value is None else f"{value:.0%}"
 
 
 def _short(value: float) -> str:
-    """Three digits and a letter."""
+    """Return three digits and a letter."""
     power = 0
     while abs(value) >= 999.5 and power < len(_STEPS) - 1:
         value /= 1000

@@ -12,8 +12,8 @@ from typing import NamedTuple
 from .sample import MOST_TOPICS, Sample
 
 
-class TopicRates(NamedTuple):
-    """Messages and bytes per second of a topic; None while unknown."""
+class Flow(NamedTuple):
+    """Messages and bytes per second; None if unknown so far."""
 
     messages_in: float | None = None
     bytes_in: float | None = None
@@ -22,7 +22,7 @@ class TopicRates(NamedTuple):
 
 
 class Span:
-    """Compares two samples; without a first one, no rate is known."""
+    """The growth between two samples; unknown without a first one."""
 
     def __init__(self, before: Sample | None, after: Sample) -> None:
         self.before = before
@@ -32,39 +32,39 @@ class Span:
 
     @property
     def elapsed_s(self) -> float:
-        """How long the growth took; 0 if unknown."""
+        """The seconds of growth; 0 if unknown."""
         if self.before is None:
             return 0.0
         elapsed_s = self.after.at - self.before.at
         return min(elapsed_s, self.after.number("broker", "up_s")) if self.is_restart else elapsed_s
 
     def growth(self, part: str, name: str) -> float | None:
-        """Return how much a total grew."""
+        """Return the growth of a total."""
         if self.before is None:
             return None
         return grown(0 if self.is_restart else self.before.number(part, name), self.after.number(part, name))
 
     def rate(self, part: str, name: str) -> float | None:
-        """Return how much a total grew per second."""
+        """Return the growth of a total per second."""
         return per(self.growth(part, name), self.elapsed_s)
 
     def mean(self, part: str, total: str, count: str) -> float | None:
-        """Return the mean that each counted event added to a total; None without events."""
+        """Return the mean growth of a total per counted event; None without an event."""
         return per(self.growth(part, total), self.growth(part, count) or 0)
 
-    def topic(self, topic: str) -> TopicRates:
+    def topic(self, topic: str) -> Flow:
         """Return the rates of a topic."""
         now = self.after.stats.get("topics", {})[topic]
         if self.before is None:
             return TopicRates()
         known = {} if self.is_restart else self.before.stats.get("topics", {})
         if topic not in known and len(known) >= MOST_TOPICS:
-            return TopicRates()  # it may have existed, and not been among those that were reported
+            return Flow()  # it may have existed without being reported
         was = known.get(topic, {})
         return TopicRates(*(per(grown(was.get(name, 0), now[name]), self.elapsed_s) for name in TopicRates._fields))
 
     def trend(self, group: str, lag: int) -> float | None:
-        """Return by how many messages per second the lag of a group grows; negative if it catches up."""
+        """Return the growth of a lag in messages per second; negative while the group catches up."""
         if self.before is None or group not in self._lags:
             return None
         return per(lag - self._lags[group], self.after.at - self.before.at)
@@ -76,7 +76,7 @@ def grown(before: float, after: float) -> float:
 
 
 def per(amount: float | None, each: float) -> float | None:
-    """Return a quotient, or None."""
+    """Return a quotient, or None without a divisor."""
     return None if amount is None or each <= 0 else amount / each
 
 

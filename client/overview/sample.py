@@ -27,10 +27,10 @@ MOST_HEADS: Final = 256  # queues of a group
 
 class Sample(NamedTuple):
     """
-    What a broker reported at ``at`` (seconds, monotonic).
+    The state of a broker at ``at`` (seconds, monotonic).
 
-    ``locks`` is None if there are too many to list; ``behind_s`` has, for some groups, the age of the oldest message
-    that they have not consumed.
+    ``locks`` is None if there are too many to list. ``behind_s``: the age of the oldest message that a group has not
+    consumed, for the groups with the largest lag.
     """
 
     at: float
@@ -40,7 +40,7 @@ class Sample(NamedTuple):
     behind_s: Mapping[str, float]
 
     def number(self, part: str, name: str) -> float:
-        """Return a metric, or 0 if the broker does not report it."""
+        """Return a metric; 0 from a broker that does not report it."""
         return self.stats.get(part, {}).get(name) or 0
 
 
@@ -61,7 +61,7 @@ async def take(admin: Admin, clock: Callable[[], float]) -> Sample:
 
 
 async def _oldest(admin: Admin, group: str) -> datetime | None:
-    """Return when the oldest message that a group has not consumed was stored; None if unknown."""
+    """Return when the oldest message that waits for a group was stored, or None if that is unknown."""
     try:
         heads = await admin.heads(waiting_heads(await admin.describe_group(group)))
     except Refused:  # the group or a topic has just gone, or the broker has too much to do at present
@@ -76,7 +76,7 @@ def furthest_behind(groups: list[GroupRow]) -> list[GroupRow]:
 
 
 def waiting_heads(described: GroupDescription) -> dict[MessageQueue, int]:
-    """Return the next offsets of a group in its queues with the largest lag."""
+    """Return the next offsets of a group in the queues with a lag; in those with the largest, if they are many."""
     waiting = sorted((queue for queue in described.queues if queue.lag > 0), key=lambda queue: -queue.lag)
     return {
         MessageQueue(queue.topic, queue.queue_id): max(queue.committed, queue.min_offset)

@@ -177,7 +177,7 @@ def test_a_narrow_terminal_is_shown_less_of_modes_and_of_long_names() -> None:
         (MemberReport(MemberSilent.code, OWNER, "..."), "silent: no answer within 1 s; it may be stopped, or "),
         (MemberReport(MemberNotFound.code, OWNER, "m has no connection\x1b"), "not asked: m has no connection\\x1b"),
         (MemberReport(0, OWNER, None, {"version": "9"}), "rmq 9"),
-        (None, "left the group meanwhile"),
+        (None, "has left the group"),
     ],
 )
 def test_a_member_that_does_not_answer_is_shown_as_such(report: MemberReport | None, line: str) -> None:
