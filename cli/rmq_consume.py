@@ -66,19 +66,9 @@ _FLAGS = {
 @log_options("warning")
 @version_option
 def command(
-    *,
-    config: ConsumerConfig,
-    topics: tuple[str, ...],
-    tags: str,
-    orderly: bool,
-    concurrent: bool,
-    pull: bool,
-    broadcast: bool,
-    count: int | None,
-    listener: str | None,
-    no_wait: bool,
-    as_json: bool,
-) -> None:
+    *, config: ConsumerConfig, topics: tuple[str, ...], tags: str, orderly: bool, concurrent: bool, pull: bool,
+    broadcast: bool, count: int | None, listener: str | None, no_wait: bool, as_json: bool,
+) -> None:  # fmt: skip
     """
     Consume topics as a member of a group, until Ctrl-C.
 

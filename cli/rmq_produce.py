@@ -121,19 +121,13 @@ class Shape:
 )
 @click.option("--property", "properties", metavar="NAME=VALUE", multiple=True, help="A property. May be repeated.")
 @click.option(
-    "--delay-level",
-    metavar="N",
-    type=click.IntRange(0, MAX_LEVEL),
-    default=0,
+    "--delay-level", metavar="N", type=click.IntRange(0, MAX_LEVEL), default=0,
     help="Deliver after the Nth delay of the broker's table: 1 is 1s, 3 is 10s, 18 is 2h by default.",
-)
+)  # fmt: skip
 @click.option(
-    "--delay",
-    "delay_s",
-    metavar="TIME",
-    callback=duration_of_option,
+    "--delay", "delay_s", metavar="TIME", callback=duration_of_option,
     help="Deliver this long after the line was read: 10s, 1500ms, 2m, 1h.",
-)
+)  # fmt: skip
 @click.option("--compression", type=click.Choice(list(COMPRESSIONS)), help="Compress bodies; lz4 and zstd are extras.")
 @click.option(
     "--namespace", metavar="NAME", default="", help="Keeps the topics of one team apart from those of others."
@@ -145,16 +139,9 @@ class Shape:
 @version_option
 @click.argument("file", type=click.File("rb"), default="-")
 def command(
-    file: BinaryIO,
-    topic: str | None,
-    broker: str,
-    *,
-    compression: str | None,
-    namespace: str,
-    as_json: bool,
-    quiet: bool,
-    **shape: Any,
-) -> None:
+    file: BinaryIO, topic: str | None, broker: str, *, compression: str | None, namespace: str, as_json: bool,
+    quiet: bool, **shape: Any,
+) -> None:  # fmt: skip
     """
     Send every line of FILE (or of standard input) as one message, in order.
 
@@ -187,15 +174,9 @@ class ReceiptPrinter:
 
 
 async def _produce(
-    broker: str,
-    topic: str | None,
-    options: Mapping[str, Any],
-    file: BinaryIO,
-    printer: ReceiptPrinter,
-    *,
-    compression: str | None,
-    namespace: str,
-) -> None:
+    broker: str, topic: str | None, options: Mapping[str, Any], file: BinaryIO, printer: ReceiptPrinter, *,
+    compression: str | None, namespace: str,
+) -> None:  # fmt: skip
     from rmq.client import Producer
 
     from .shell.connect import refuse_missing_topic, require_broker

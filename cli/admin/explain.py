@@ -44,11 +44,8 @@ _GLUE = "\x00"  # in the place of their spaces, so that they stay on one line
 @click.argument("group")
 @click.argument("topic", required=False)
 @click.option(
-    "--all",
-    "everything",
-    is_flag=True,
-    help="Show every queue: healthy ones too, and more than 10 per reason.",
-)
+    "--all", "everything", is_flag=True, help="Show every queue: healthy ones too, and more than 10 per reason.",
+)  # fmt: skip
 @admin_options
 def explain(group: str, topic: str | None, everything: bool, broker: str, as_json: bool) -> None:
     """

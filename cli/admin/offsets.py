@@ -74,27 +74,16 @@ def _place_of_option(_ctx: click.Context, _param: click.Parameter, text: str) ->
     "--queue", "queue_ids", metavar="N", type=click.IntRange(0), multiple=True, help="Only this queue. May be repeated."
 )
 @click.option(
-    "--to",
-    "place",
-    metavar="PLACE",
-    required=True,
-    callback=_place_of_option,
+    "--to", "place", metavar="PLACE", required=True, callback=_place_of_option,
     help="first, last, an offset, or a time: 10m (ago), ISO 8601, or @SECONDS since 1970.",
-)
+)  # fmt: skip
 @click.option("--create", is_flag=True, help="Create GROUP if it does not exist.")
 @click.option("--dry-run", is_flag=True, help="Show what would be done, without doing it.")
 @admin_options
 def reset_offset(
-    *,
-    name: str,
-    topic: str,
-    queue_ids: tuple[int, ...],
-    place: Place,
-    create: bool,
-    dry_run: bool,
-    broker: str,
+    *, name: str, topic: str, queue_ids: tuple[int, ...], place: Place, create: bool, dry_run: bool, broker: str,
     as_json: bool,
-) -> None:
+) -> None:  # fmt: skip
     """
     Move GROUP to another offset in the queues of a topic.
 

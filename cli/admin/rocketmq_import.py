@@ -58,16 +58,9 @@ def _names(_ctx: click.Context, _param: click.Parameter, pairs: tuple[str, ...])
 @click.option("--dry-run", is_flag=True, help="Read the store and report, without a broker.")
 @admin_options
 def import_rocketmq(
-    *,
-    store: Path,
-    topics: tuple[str, ...],
-    topic_names: dict[str, str],
-    group_names: dict[str, str],
-    skip_damaged: bool,
-    dry_run: bool,
-    as_json: bool,
-    broker: str,
-) -> None:
+    *, store: Path, topics: tuple[str, ...], topic_names: dict[str, str], group_names: dict[str, str],
+    skip_damaged: bool, dry_run: bool, as_json: bool, broker: str,
+) -> None:  # fmt: skip
     """
     Import the store of a RocketMQ 4.9 broker from DIR, its root folder, which holds commitlog/.
 

@@ -104,19 +104,14 @@ def _expression(_ctx: click.Context, _param: click.Parameter, text: str) -> str:
     "--queue", "queues", metavar="N", type=click.IntRange(0), multiple=True, help="Only this queue. May be repeated."
 )
 @click.option(
-    "--lines",
-    "-n",
-    metavar="N",
-    type=click.IntRange(0),
+    "--lines", "-n", metavar="N", type=click.IntRange(0),
     help=f"How many.  [default: {LINES}; with --since {LINES_SINCE}]",
-)
+)  # fmt: skip
 @click.option("--follow", "-f", is_flag=True, help="Follow new messages until Ctrl-C.")
 @click.option(
-    "--since",
-    metavar="TIME",
-    callback=time_of_option,
+    "--since", metavar="TIME", callback=time_of_option,
     help="Only messages stored since this time: 10m (ago), or ISO 8601, local unless it has a zone.",
-)
+)  # fmt: skip
 @click.option(
     "--tag", "expression", metavar="EXPR", default=tags.ALL, callback=_expression, help='Only these tags, as "a || b".'
 )

@@ -47,13 +47,9 @@ def topic() -> None:
 )
 @click.argument("name")
 @click.option(
-    "--queues",
-    metavar="N",
-    type=click.IntRange(1, MAX_QUEUES),
-    default=4,
-    show_default=True,
+    "--queues", metavar="N", type=click.IntRange(1, MAX_QUEUES), default=4, show_default=True,
     help="Number of queues: the most members of an ordered group that can work at once.",
-)
+)  # fmt: skip
 @admin_options
 def create(name: str, queues: int, broker: str, as_json: bool) -> None:
     """
@@ -179,12 +175,9 @@ def _created(described: TopicDescription) -> datetime:
 )
 @click.argument("name", metavar="TOPIC")
 @click.option(
-    "--queues",
-    metavar="N",
-    type=click.IntRange(1, MAX_QUEUES),
-    required=True,
+    "--queues", metavar="N", type=click.IntRange(1, MAX_QUEUES), required=True,
     help="New number of queues; cannot shrink.",
-)
+)  # fmt: skip
 @admin_options
 def grow(name: str, queues: int, broker: str, as_json: bool) -> None:
     """

@@ -45,15 +45,9 @@ def settings_of(config: type[DataclassInstance]) -> dict[str, Setting]:
 
 
 def load(
-    config: type[Config],
-    *,
-    prefix: str,
-    file: Path | None = None,
-    environ: Mapping[str, str],
-    aliases: Mapping[str, str] | None = None,
-    assignments: Iterable[str] = (),
-    flags: Mapping[str, Any] | None = None,
-) -> Config:
+    config: type[Config], *, prefix: str, file: Path | None = None, environ: Mapping[str, str],
+    aliases: Mapping[str, str] | None = None, assignments: Iterable[str] = (), flags: Mapping[str, Any] | None = None,
+) -> Config:  # fmt: skip
     """
     A config from all its sources; later ones win, and a named flag wins over ``-o``.
 
