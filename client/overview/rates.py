@@ -12,7 +12,7 @@ from typing import NamedTuple
 from .sample import MOST_TOPICS, Sample
 
 
-class Flow(NamedTuple):
+class TopicRates(NamedTuple):
     """Messages and bytes per second; None if unknown so far."""
 
     messages_in: float | None = None
@@ -52,14 +52,14 @@ class Span:
         """Return the mean growth of a total per counted event; None without an event."""
         return per(self.growth(part, total), self.growth(part, count) or 0)
 
-    def topic(self, topic: str) -> Flow:
+    def topic(self, topic: str) -> TopicRates:
         """Return the rates of a topic."""
         now = self.after.stats.get("topics", {})[topic]
         if self.before is None:
             return TopicRates()
         known = {} if self.is_restart else self.before.stats.get("topics", {})
         if topic not in known and len(known) >= MOST_TOPICS:
-            return Flow()  # it may have existed without being reported
+            return TopicRates()  # it may have existed without being reported
         was = known.get(topic, {})
         return TopicRates(*(per(grown(was.get(name, 0), now[name]), self.elapsed_s) for name in TopicRates._fields))
 

@@ -24,14 +24,6 @@ OTHER_USER = "the folder or file belongs to another user: run this as that user,
 CHECK_THE_DISK = "check the disk and try again; if it stays so, see 'The disk failed' in docs/operations.md"
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["start", "--help"]])
-def test_help_has_examples(arguments: list[str]) -> None:
-    result = CliRunner().invoke(command, arguments)
-
-    assert result.exit_code == 0
-    assert "Examples:\n  rmq-broker start\n" in result.stdout
-
-
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [

@@ -26,10 +26,6 @@ FIELDS = {
 }  # fmt: skip
 
 
-def test_help_has_examples() -> None:
-    assert "Examples:\n  rmq-consume --orderly" in CliRunner().invoke(command, ["--help"]).stdout
-
-
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [

@@ -64,10 +64,6 @@ def keyed(lines: list[bytes], **shape: Any) -> list[str | None]:
     return [line.key for line in found]
 
 
-def test_help_has_examples() -> None:
-    assert "Examples:\n  echo hello | rmq-produce" in CliRunner().invoke(command, ["--help"]).stdout
-
-
 def test_one_key_for_all_or_the_field_of_each() -> None:
     assert keyed([b"x", b""]) == [None, None]
     assert keyed([b"x", b""], key="k") == ["k", "k"]

@@ -28,11 +28,8 @@ from rmq.cli.shell import exit_codes
 from rmq.cli.shell.settings import load
 from rmq.client import Admin, Message, Producer
 
+from ..commands import admin
 from rigs.processes import BrokerProcess, Running
-
-
-def admin(*arguments: str) -> Result:
-    return CliRunner().invoke(command, arguments, prog_name="rmq-admin")
 
 
 def restore(backup: Path, target: Path) -> Result:
@@ -55,14 +52,6 @@ def count(address: str, topic: str) -> int:
             return sum(queue.max_offset for queue in (await asking.describe_topic(topic)).queues)
 
     return asyncio.run(counting())
-
-
-@pytest.mark.parametrize("path", [[], ["stats"], ["backup"], ["verify-store"]])
-def test_help_has_examples(path: list[str]) -> None:
-    result = admin("broker", *path, "--help")
-
-    assert result.exit_code == 0
-    assert "Examples:\n  rmq-admin broker " in result.stdout
 
 
 def test_the_numbers_name_each_part_of_the_broker(broker: str) -> None:
@@ -146,13 +135,6 @@ def test_a_folder_that_is_taken_is_refused_in_one_line(broker: str, tmp_path: Pa
 
     assert result.exit_code == exit_codes.OS_ERROR
     assert result.stderr == f"rmq-admin: {tmp_path} exists and is not empty: name a new or an empty folder\n"
-
-
-def test_without_a_broker_there_is_nothing_to_copy(nowhere: str, tmp_path: Path) -> None:
-    result = admin("broker", "backup", str(tmp_path / "copy"), "--broker", nowhere)
-
-    assert result.exit_code == exit_codes.UNAVAILABLE
-    assert "no broker at" in result.stderr
 
 
 def test_the_directory_of_a_running_broker_is_not_scrubbed(broker: str) -> None:
@@ -297,10 +279,6 @@ def test_only_one_form_can_be_asked_for() -> None:
 MARK = b"a-body-to-be-found"
 
 
-def admin_answers(*arguments: str) -> Result:
-    return CliRunner().invoke(command, ["broker", *arguments], prog_name="rmq-admin")
-
-
 @pytest.fixture
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The copy of a broker with two messages, which has stopped since."""
@@ -310,34 +288,28 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "rmq.cli.rmq_produce", "--broker", broker.address, "--topic", "orders", "--key", "k", stdin=MARK + b"\n2\n"
         ) as producer:
             assert producer.wait() == 0
-        result = admin_answers("backup", str(folder / "copy"), "--broker", broker.address)
+        result = admin("broker", "backup", str(folder / "copy"), "--broker", broker.address)
         assert (result.exit_code, result.stderr) == (0, "")
         assert "1 segment, " in result.stdout
 
-        again = admin_answers("backup", str(folder / "copy"), "--broker", broker.address)
+        again = admin("broker", "backup", str(folder / "copy"), "--broker", broker.address)
         assert (again.exit_code, again.stdout) == (exit_codes.OS_ERROR, "")
         assert "name a new or an empty folder" in again.stderr
-        used = admin_answers("verify-store", str(folder / "data"))
+        used = admin("broker", "verify-store", str(folder / "data"))
         assert (used.exit_code, used.stdout) == (exit_codes.OS_ERROR, "")
         assert "stop it first" in used.stderr
         broker.stop()
     assert (
-        admin_answers("verify-store", str(folder / "data")).exit_code == 0
+        admin("broker", "verify-store", str(folder / "data")).exit_code == 0
     )  # and an index of a setting that is not ours
     return folder / "copy"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["stats", "backup", "verify-store"])
-def test_help_has_examples_answers(name: str) -> None:
-    assert "Examples:\n  rmq-admin broker " in admin_answers(name, "--help").stdout
-
-
-@pytest.mark.slow
 def test_the_numbers_are_the_same_for_people_and_for_programs(broker: str) -> None:
     for_people, for_programs = (
-        admin_answers("stats", "--broker", broker),
-        admin_answers("stats", "--broker", broker, "--json"),
+        admin("broker", "stats", "--broker", broker),
+        admin("broker", "stats", "--broker", broker, "--json"),
     )
 
     numbers = json.loads(for_programs.stdout)
@@ -348,19 +320,10 @@ def test_the_numbers_are_the_same_for_people_and_for_programs(broker: str) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("arguments", [["stats"], ["backup", "/tmp/rmq-there-is-none"]])
-def test_without_a_broker_one_line_says_how_to_start_one(nowhere: str, arguments: list[str]) -> None:
-    result = admin_answers(*arguments, "--broker", nowhere)
-
-    assert (result.exit_code, result.stdout) == (exit_codes.UNAVAILABLE, "")
-    assert result.stderr == f"rmq-admin: no broker at {nowhere}: start one with `rmq-broker start`\n"
-
-
-@pytest.mark.slow
 def test_a_sound_copy_is_called_sound(copy: Path) -> None:
     for_people, for_programs = (
-        admin_answers("verify-store", str(copy)),
-        admin_answers("verify-store", str(copy), "--json"),
+        admin("broker", "verify-store", str(copy)),
+        admin("broker", "verify-store", str(copy), "--json"),
     )
 
     assert (for_people.exit_code, for_programs.exit_code) == (0, 0)
@@ -377,8 +340,8 @@ def test_damage_has_a_code_of_its_own_and_says_which_messages_it_took(copy: Path
     segment.write_bytes(whole.replace(MARK, MARK.upper()))
     try:
         for_people, for_programs = (
-            admin_answers("verify-store", str(data)),
-            admin_answers("verify-store", str(data), "--json"),
+            admin("broker", "verify-store", str(data)),
+            admin("broker", "verify-store", str(data), "--json"),
         )
     finally:
         segment.write_bytes(whole)
@@ -396,7 +359,7 @@ def test_a_lost_index_has_another_code_since_the_log_makes_it_again(copy: Path) 
     kept = lost.read_bytes()
     lost.unlink()
     try:
-        result = admin_answers("verify-store", str(data))
+        result = admin("broker", "verify-store", str(data))
     finally:
         lost.write_bytes(kept)
 
@@ -406,7 +369,7 @@ def test_a_lost_index_has_another_code_since_the_log_makes_it_again(copy: Path) 
 
 @pytest.mark.slow
 def test_a_directory_without_a_log_is_told_apart(tmp_path: Path) -> None:
-    result = admin_answers("verify-store", str(tmp_path))
+    result = admin("broker", "verify-store", str(tmp_path))
 
     assert (result.exit_code, result.stdout) == (exit_codes.OS_ERROR, "")
     assert "holds no log" in result.stderr
@@ -418,7 +381,7 @@ def test_a_log_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "commitlog").mkdir()
     (tmp_path / "commitlog" / "00000000000000000000").symlink_to("00000000000000000000")  # also root cannot open this
 
-    result = admin_answers("verify-store", str(tmp_path))
+    result = admin("broker", "verify-store", str(tmp_path))
 
     assert (result.exit_code, result.stdout) == (exit_codes.OS_ERROR, "")
     assert result.stderr.startswith("rmq-admin: ")

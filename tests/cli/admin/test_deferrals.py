@@ -7,29 +7,17 @@ import json
 from datetime import timedelta
 
 import pytest
-from click.testing import CliRunner, Result
 
 from rmq.cli.admin.deferrals import COLUMNS, cells, delay_object, delays_text, remarks
-from rmq.cli.rmq_admin import command
 from rmq.cli.shell import exit_codes
 from rmq.client import DeferredBatches, Message, Producer
 from rmq.wire.model import from_us
 from rmq.wire.protocol.ops.deferrals import DelayRow
 
+from ..commands import admin
+
 DUE = 1_700_000_000_250_000
 ROW = DelayRow(DUE, 4096, "orders", 2, 0, 17, DUE - 90_000_000, "ab" * 16)
-
-
-def admin(*arguments: str) -> Result:
-    return CliRunner().invoke(command, arguments, prog_name="rmq-admin")
-
-
-@pytest.mark.parametrize("path", [["delay"], ["delay", "list"]])
-def test_help_has_examples(path: list[str]) -> None:
-    result = admin(*path, "--help")
-
-    assert result.exit_code == 0
-    assert "Examples:\n  rmq-admin delay list" in result.stdout
 
 
 def test_a_batch_that_waits_for_people() -> None:

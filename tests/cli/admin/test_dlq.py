@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import json
 import subprocess
 import sys
@@ -16,19 +15,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from rmq.cli.rmq_admin import command
 from rmq.cli.shell import exit_codes
 from rmq.client import Admin, Message
 from rmq.wire.model import MessageQueue
 from rmq.wire.protocol.ops.core import Op
 from rmq.wire.protocol.ops.redelivery import DROPPED, DeadResult, DeadRow
 
+from ..commands import admin
 from rigs.dead_letters import bury
 from rigs.faulty_broker import FakeBroker
 from rigs.stalling_broker import BrokerThread
-from rigs.terminal import Terminal
 
 
 @pytest.fixture(scope="module")
@@ -50,21 +48,13 @@ def ids(address: str) -> list[str]:
     ]
 
 
-def dlq(address: str, *arguments: str) -> Result:
-    return CliRunner().invoke(command, ["dlq", *arguments, "--broker", address], prog_name="rmq-admin")
+def dlq(address: str, *arguments: str, typed: str | None = None) -> Result:
+    return admin("dlq", *arguments, "--broker", address, typed=typed)
 
 
 def rows(result: Result) -> list[dict[str, Any]]:
     assert result.exit_code == 0, result.output
     return [json.loads(line) for line in result.stdout.splitlines()]
-
-
-@pytest.mark.parametrize("path", [[], ["list"], ["show"], ["replay"], ["export"], ["drop"]])
-def test_help_has_examples(path: list[str]) -> None:
-    result = CliRunner().invoke(command, ["dlq", *path, "--help"], prog_name="rmq-admin")
-
-    assert result.exit_code == 0
-    assert "Examples:\n  rmq-admin dlq " in result.stdout
 
 
 def test_groups_are_listed_with_what_became_of_their_dead_letters(address: str, ids: list[str]) -> None:
@@ -182,23 +172,12 @@ def test_mistakes_end_in_one_line(address: str, ids: list[str], arguments: list[
     assert "Traceback" not in result.stderr
 
 
-def test_without_a_broker_it_says_how_to_start_one(nowhere: str) -> None:
-    result = dlq(nowhere, "list")
-
-    assert result.exit_code == exit_codes.UNAVAILABLE
-    assert result.stderr.startswith("rmq-admin: ")
-
-
 @pytest.fixture
 def group(address: str, request: pytest.FixtureRequest) -> str:
     """A group of this test's own, with five dead letters of the topic of its name."""
     name = "".join(c if c.isalnum() else "-" for c in request.node.name)[-100:]
     bury(address, name, [Message(name, b"%d" % i, index_keys=(f"k-{i}",)) for i in range(5)], queue_id=2)
     return name
-
-
-def dlq_dead_deals(address: str, *arguments: str, typed: io.BytesIO | None = None) -> Result:
-    return CliRunner().invoke(command, ["dlq", *arguments, "--broker", address], input=typed, prog_name="rmq-admin")
 
 
 def bodies(address: str, topic: str, queue_id: int = 0) -> list[bytes]:
@@ -210,12 +189,12 @@ def bodies(address: str, topic: str, queue_id: int = 0) -> list[bytes]:
 
 
 def counts(address: str, group: str) -> tuple[int, int, int]:
-    (row,) = [row for row in json.loads(dlq_dead_deals(address, "list", "--json").stdout) if row["group"] == group]
+    (row,) = [row for row in json.loads(dlq(address, "list", "--json").stdout) if row["group"] == group]
     return row["waiting"], row["replayed"], row["dropped"]
 
 
 def test_replayed_ones_go_to_the_group_in_order_and_once(address: str, group: str) -> None:
-    result = dlq_dead_deals(address, "replay", group, "--offset", "3", "--offset", "0-1")
+    result = dlq(address, "replay", group, "--offset", "3", "--offset", "0-1")
 
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines() == [
@@ -224,7 +203,7 @@ def test_replayed_ones_go_to_the_group_in_order_and_once(address: str, group: st
         f"{group} @3: replayed to %RETRY%{group}/0 @2",
         f"{group}: 3 replayed",
     ]
-    again = dlq_dead_deals(address, "replay", group, "--offset", "0-2")
+    again = dlq(address, "replay", group, "--offset", "0-2")
     assert again.exit_code == 0
     assert again.stdout.splitlines() == [
         f"{group} @0: replayed before",
@@ -237,7 +216,7 @@ def test_replayed_ones_go_to_the_group_in_order_and_once(address: str, group: st
 
 
 def test_to_their_topic_they_go_to_the_queue_they_came_from(address: str, group: str) -> None:
-    result = dlq_dead_deals(address, "replay", group, "--to-topic", "--key", "k-4", "--key", "k-1")
+    result = dlq(address, "replay", group, "--to-topic", "--key", "k-4", "--key", "k-1")
 
     assert result.stdout.splitlines() == [
         f"{group} @1: replayed to {group}/2 @5",
@@ -248,30 +227,26 @@ def test_to_their_topic_they_go_to_the_queue_they_came_from(address: str, group:
 
 
 def test_dropped_ones_wait_no_longer_and_are_not_replayed(address: str, group: str) -> None:
-    dropped = dlq_dead_deals(address, "drop", group, "--offset", "1", "--offset", "3")
+    dropped = dlq(address, "drop", group, "--offset", "1", "--offset", "3")
     assert dropped.stdout.splitlines() == [f"{group} @1: dropped", f"{group} @3: dropped", f"{group}: 2 dropped"]
-    assert (
-        dlq_dead_deals(address, "drop", group, "--offset", "3").stdout.splitlines()[0] == f"{group} @3: dropped before"
-    )
+    assert dlq(address, "drop", group, "--offset", "3").stdout.splitlines()[0] == f"{group} @3: dropped before"
 
-    replayed = dlq_dead_deals(address, "replay", group, "--offset", "0-1")
+    replayed = dlq(address, "replay", group, "--offset", "0-1")
 
     assert replayed.stdout.splitlines() == [
         f"{group} @0: replayed to %RETRY%{group}/0 @0",
         f"{group} @1: dropped before",
         f"{group}: 1 replayed, 1 dropped before",
     ]
-    assert (
-        dlq_dead_deals(address, "drop", group, "--offset", "0").stdout.splitlines()[0] == f"{group} @0: replayed before"
-    )
+    assert dlq(address, "drop", group, "--offset", "0").stdout.splitlines()[0] == f"{group} @0: replayed before"
     assert counts(address, group) == (2, 1, 2)
-    shown = dlq_dead_deals(address, "show", group, "--state", "all", "--json").stdout.splitlines()
+    shown = dlq(address, "show", group, "--state", "all", "--json").stdout.splitlines()
     assert [json.loads(line)["state"] for line in shown] == ["replayed", "dropped", "waiting", "dropped", "waiting"]
 
 
 @pytest.mark.parametrize("verb", ["replay", "drop"])
 def test_a_dry_run_does_nothing(address: str, group: str, verb: str) -> None:
-    result = dlq_dead_deals(address, verb, group, "--dry-run")
+    result = dlq(address, verb, group, "--dry-run")
 
     assert result.exit_code == 0
     done = {"replay": "replayed", "drop": "dropped"}[verb]
@@ -286,24 +261,24 @@ def test_a_dry_run_does_nothing(address: str, group: str, verb: str) -> None:
 
 def test_all_that_wait_are_meant_without_a_condition_and_that_needs_a_yes(address: str, group: str) -> None:
     for more in ([], ["--json"], ["--state", "all"]):
-        refused = dlq_dead_deals(address, "replay", group, *more)
+        refused = dlq(address, "replay", group, *more)
         assert refused.exit_code == exit_codes.USAGE
         assert refused.stderr == (
             "rmq-admin: cannot ask whether to replay all of them without a terminal: give a condition, or --yes\n"
         )
-    dlq_dead_deals(address, "drop", group, "--offset", "2")
+    dlq(address, "drop", group, "--offset", "2")
 
-    result = dlq_dead_deals(address, "replay", group, "--yes")
+    result = dlq(address, "replay", group, "--yes")
 
     assert result.stdout.splitlines()[-1] == f"{group}: 4 replayed"
     assert bodies(address, f"%RETRY%{group}") == [b"0", b"1", b"3", b"4"]
-    again = dlq_dead_deals(address, "replay", group, "--yes")
+    again = dlq(address, "replay", group, "--yes")
     assert (again.exit_code, again.stdout) == (0, f"{group}: nothing to replay\n")
 
 
-@pytest.mark.parametrize(("typed", "is_done"), [(b"y\n", True), (b"n\n", False), (b"", False)])
-def test_on_a_terminal_somebody_is_asked(address: str, group: str, typed: bytes, is_done: bool) -> None:
-    result = dlq_dead_deals(address, "drop", group, typed=Terminal(typed))
+@pytest.mark.parametrize(("typed", "is_done"), [("y\n", True), ("n\n", False), ("", False)])
+def test_on_a_terminal_somebody_is_asked(address: str, group: str, typed: str, is_done: bool) -> None:
+    result = dlq(address, "drop", group, typed=typed)
 
     assert f"Drop all 5 dead letters of {group}? [y/N]: " in result.stderr
     assert counts(address, group) == ((0, 0, 5) if is_done else (5, 0, 0))
@@ -313,9 +288,9 @@ def test_on_a_terminal_somebody_is_asked(address: str, group: str, typed: bytes,
 
 
 def test_as_json_each_is_an_object_and_the_sum_comes_last(address: str, group: str) -> None:
-    dlq_dead_deals(address, "drop", group, "--offset", "1")
+    dlq(address, "drop", group, "--offset", "1")
 
-    result = dlq_dead_deals(address, "replay", group, "--offset", "0-1", "--json")
+    result = dlq(address, "replay", group, "--offset", "0-1", "--json")
 
     assert [json.loads(line) for line in result.stdout.splitlines()] == [
         {
@@ -336,7 +311,7 @@ def test_some_that_fail_have_a_code_of_their_own(address: str, group: str) -> No
 
     asyncio.run(forget())
 
-    some = dlq_dead_deals(address, "replay", group, "--to-topic", "--offset", "4-5", "--json")
+    some = dlq(address, "replay", group, "--to-topic", "--offset", "4-5", "--json")
     assert some.exit_code == exit_codes.PARTIAL == 3
     assert some.stderr == "rmq-admin: 1 of 2 failed\n"
     good, bad, total = (json.loads(line) for line in some.stdout.splitlines())
@@ -349,23 +324,23 @@ def test_some_that_fail_have_a_code_of_their_own(address: str, group: str) -> No
     )
     assert total["summary"]["failed"] == 1
 
-    none = dlq_dead_deals(address, "replay", group, "--to-topic", "--offset", "5")
+    none = dlq(address, "replay", group, "--to-topic", "--offset", "5")
     assert none.exit_code == exit_codes.NO_INPUT
     assert none.stdout.startswith(f"{group} @5: failed: ")
     assert none.stderr.startswith("rmq-admin: all 1 failed: ")
 
 
 def test_what_is_named_and_does_not_exist_is_told(address: str, group: str) -> None:
-    result = dlq_dead_deals(address, "replay", group, "--offset", "4", "--offset", "99")
+    result = dlq(address, "replay", group, "--offset", "4", "--offset", "99")
     assert result.exit_code == exit_codes.NO_INPUT
     assert result.stdout.splitlines()[-1] == f"{group}: 1 replayed"
     shown = f"`rmq-admin dlq show {group} --state all` shows them"
     assert result.stderr == f"rmq-admin: the group {group!r} has no dead letter at offset 99: {shown}\n"
 
-    result = dlq_dead_deals(address, "drop", group, "--offset", "10-20")
+    result = dlq(address, "drop", group, "--offset", "10-20")
     assert result.stderr == f"rmq-admin: the group {group!r} has no dead letter at offset 10-20: {shown}\n"
 
-    result = dlq_dead_deals(address, "drop", group, "--id", "f" * 32)
+    result = dlq(address, "drop", group, "--id", "f" * 32)
     assert result.exit_code == exit_codes.NO_INPUT
     assert result.stderr == f"rmq-admin: the group {group!r} has no dead letter with the id {'f' * 32}: {shown}\n"
 
@@ -376,7 +351,7 @@ def test_more_than_one_request_holds_are_replayed_in_order(address: str) -> None
     bury(address, group, [Message(group, b"%d" % i, index_keys=("k",)) for i in range(1000, 1500)])
 
     for conditions in (["--offset", "0-1100"], ["--key", "k"]):
-        result = dlq_dead_deals(address, "replay", group, *conditions)
+        result = dlq(address, "replay", group, *conditions)
         assert result.exit_code == 0
 
     assert bodies(address, f"%RETRY%{group}") == [b"%d" % i for i in range(1500)]
@@ -420,7 +395,7 @@ class LeavingBroker(FakeBroker):
 
 def test_what_was_done_before_the_broker_went_away_is_told() -> None:
     with LeavingBroker() as leaving:
-        result = dlq_dead_deals(leaving.address, "drop", "g", "--yes")
+        result = dlq(leaving.address, "drop", "g", "--yes")
 
     assert result.exit_code == exit_codes.UNAVAILABLE
     assert len(result.stdout.splitlines()) == 1025

@@ -7,15 +7,15 @@ import signal
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 from rmq.cli.admin.explain import json_text, naming_broker, text
-from rmq.cli.rmq_admin import command
 from rmq.cli.rmq_produce import command as produce
 from rmq.cli.shell import exit_codes
 from rmq.client import Explanation, QueueStory, Reason, Urgency
 from rmq.client.explain.notes import Note
 
+from ..commands import admin
 from rigs.processes import ConsumerProcess, Running
 
 OWNER = "vm@16468#884f2d57"
@@ -39,10 +39,6 @@ RETRYING = story(
     sentence="message 2 failed 3 times; delivery 4 comes in 3.1 s. The error: ValueError: no such customer: 17.",
     advice=f"look at the message (`rmq-admin message get 00ff`) and fix the listener, or skip it: {RESET}.",
 )  # fmt: skip
-
-
-def admin(*arguments: str) -> Result:
-    return CliRunner().invoke(command, arguments, prog_name="rmq-admin")
 
 
 # ---- what is printed
@@ -208,14 +204,6 @@ def test_help_has_examples_and_tells_how_it_ends() -> None:
     assert result.exit_code == 0
     assert "Examples:\n  rmq-admin explain billing\n" in result.stdout
     assert "Exit code 4 if a queue requires action, otherwise 0." in " ".join(result.stdout.split())
-
-
-@pytest.mark.slow
-def test_without_a_broker_one_line_says_how_to_start_one(nowhere: str) -> None:
-    result = admin("explain", "billing", "--broker", nowhere)
-
-    assert result.exit_code == exit_codes.UNAVAILABLE
-    assert result.stderr == f"rmq-admin: no broker at {nowhere}: start one with `rmq-broker start`\n"
 
 
 def test_an_unknown_group_or_topic_is_one_line(broker: str, topic: str) -> None:

@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 from rmq.cli.admin.groups import (
     MEMBER_COLUMNS,
@@ -42,9 +42,9 @@ from rmq.wire.model import MessageQueue
 from rmq.wire.protocol.ops.core import EMPTY, Join, Op
 from rmq.wire.protocol.ops.groups import GroupDescription, GroupQueue, GroupRow, MemberReport, MemberState
 
+from ..commands import admin
 from rigs.processes import ConsumerProcess, Running
 
-COMMANDS = [["list"], ["describe", "x"], ["members", "x"], ["members", "x", "--verbose"]]
 OWNER = "host@17#abcd1234"
 MEMBERS = [
     MemberState(OWNER, "abcd1234", "127.0.0.1:5555", "connected", 0.25, 1),
@@ -59,27 +59,6 @@ TOLD = GroupDescription(
     ],
 )  # fmt: skip
 AGES = {MessageQueue("orders", 0): 754.2, MessageQueue("orders", 1): 3.5}
-
-
-def admin(*arguments: str) -> Result:
-    return CliRunner().invoke(command, arguments, prog_name="rmq-admin")
-
-
-@pytest.mark.parametrize("path", [[], *(arguments[:1] for arguments in COMMANDS[:3])])
-def test_help_has_examples(path: list[str]) -> None:
-    result = admin("group", *path, "--help")
-
-    assert result.exit_code == 0
-    assert "Examples:\n  rmq-admin group " in result.stdout
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("arguments", COMMANDS)
-def test_without_a_broker_one_line_says_how_to_start_one(nowhere: str, arguments: list[str]) -> None:
-    result = admin("group", *arguments, "--broker", nowhere)
-
-    assert result.exit_code == exit_codes.UNAVAILABLE
-    assert result.stderr == f"rmq-admin: no broker at {nowhere}: start one with `rmq-broker start`\n"
 
 
 # ---- what is printed

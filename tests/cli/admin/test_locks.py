@@ -11,15 +11,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq.cli.admin.locks import LOCK_COLUMNS, NARROW_COLUMNS, Layout, LockFilter, LockWatch, lock_object, lock_text
-from rmq.cli.rmq_admin import command
 from rmq.cli.shell import exit_codes
 from rmq.wire.protocol.ops.core import LockRow
 
+from ..commands import admin
 from rigs.processes import BrokerProcess, ConsumerProcess, Running
 
 ROW = LockRow("billing", "orders", 2, "host@7#ab12cd34", "ab12cd34" + "0" * 24, 5 << 32, 61.25, 3.0, 57.0, "held")
@@ -27,17 +26,6 @@ RETRYING = ROW._replace(queue_id=3, state="held, retrying offset 17 (attempt 4)"
 NOON = datetime(2026, 1, 31, 12, 0, 5, tzinfo=UTC)
 TERMINAL = Layout(as_json=False, columns=80, lines=24)
 PIPE = Layout(as_json=False)
-
-
-def admin(*arguments: str) -> Result:
-    return CliRunner().invoke(command, arguments, prog_name="rmq-admin")
-
-
-def test_help_has_examples() -> None:
-    result = admin("lock-status", "--help")
-
-    assert result.exit_code == 0
-    assert "Examples:\n  rmq-admin lock-status" in result.stdout
 
 
 # ---- tables
@@ -128,15 +116,6 @@ def test_more_locks_than_lines_are_cut_and_that_is_said() -> None:
 
 
 # ---- with a broker
-
-
-@pytest.mark.slow
-def test_without_a_broker_one_line_says_how_to_start_one(nowhere: str) -> None:
-    result = admin("lock-status", "--broker", nowhere)
-
-    assert result.exit_code == exit_codes.UNAVAILABLE
-    assert result.stderr == f"rmq-admin: no broker at {nowhere}: start one with `rmq-broker start`\n"
-    assert result.stdout == ""
 
 
 @pytest.mark.slow

@@ -7,24 +7,19 @@ import json
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
 from rmq.cli.admin.messages import COLUMNS, card, query_text, remarks
 from rmq.cli.output.render import stored_object
-from rmq.cli.rmq_admin import command
 from rmq.cli.shell import exit_codes
 from rmq.client import FoundMessages, Message, Producer
 from rmq.wire.batch import batch as batches
 from rmq.wire.stores import StoreIds
 
+from ..commands import admin
 from rigs.batches import STORE_ID, sample
 from rigs.stored import stored_message
 
 MISSING = "the newest messages may be missing, try again"
-
-
-def admin(*arguments: str) -> Result:
-    return CliRunner().invoke(command, arguments, prog_name="rmq-admin")
 
 
 def send(address: str, *messages: Message) -> list[str]:
@@ -33,14 +28,6 @@ def send(address: str, *messages: Message) -> list[str]:
             return [receipt.message_id for receipt in await producer.send_many(messages, queue_id=1)]
 
     return asyncio.run(sending())
-
-
-@pytest.mark.parametrize("path", [["message"], ["message", "get"], ["message", "query"]])
-def test_help_has_examples(path: list[str]) -> None:
-    result = admin(*path, "--help")
-
-    assert result.exit_code == 0
-    assert "Examples:\n  rmq-admin message " in result.stdout
 
 
 @pytest.mark.parametrize(

@@ -90,19 +90,6 @@ def test_what_became_of_a_queue(old: int, moves_by: int | None) -> None:
     }  # fmt: skip
 
 
-def test_help_has_examples() -> None:
-    result = CliRunner().invoke(command, ["group", "reset-offset", "--help"])
-
-    assert "Examples:\n  rmq-admin group reset-offset" in result.stdout
-
-
-@pytest.mark.slow
-def test_without_a_broker_one_line_says_how_to_start_one(nowhere: str) -> None:
-    result = reset(nowhere, "g", "orders", "--to", "first")
-
-    assert result.exit_code == exit_codes.UNAVAILABLE
-
-
 @pytest.mark.slow
 def test_a_dry_run_shows_what_would_be_done_and_does_nothing(broker: str, filled: str) -> None:
     reset(broker, filled, filled, "--to", "first")

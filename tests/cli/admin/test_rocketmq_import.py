@@ -60,13 +60,6 @@ def described(broker: str, topic: str) -> dict[str, Any]:
     return found
 
 
-def test_help_has_examples() -> None:
-    result = do("--help")
-
-    assert result.exit_code == 0
-    assert "Examples:\n  rmq-admin import-rocketmq " in result.stdout
-
-
 def test_a_store_is_taken_over_and_a_second_run_finds_nothing_to_do(tmp_path: Path, broker: str, topic: str) -> None:
     root = build(tmp_path / "store", topic)
 

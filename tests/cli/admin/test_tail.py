@@ -39,13 +39,6 @@ def send(address: str, *messages: Message, queues: int = 2) -> None:
     asyncio.run(sending())
 
 
-def test_help_has_examples() -> None:
-    result = tail("--help")
-
-    assert result.exit_code == 0
-    assert "Examples:\n  rmq-admin message tail orders" in result.stdout
-
-
 @pytest.mark.parametrize(
     ("asked", "most"),
     [

@@ -6,17 +6,14 @@ import json
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
 from rmq.cli.admin.topics import GROUP_COLUMNS, QUEUE_COLUMNS, topic_object, topic_text
-from rmq.cli.rmq_admin import command
 from rmq.cli.shell import exit_codes
 from rmq.wire.protocol.ops.topics import GroupState, QueueState, TopicDescription
 
+from ..commands import admin
 from rigs.processes import ConsumerProcess, Running
-from rigs.terminal import Terminal
 
-COMMANDS = [["create", "x"], ["list"], ["describe", "x"], ["grow", "x", "--queues", "9"], ["delete", "x", "--yes"]]
 TOLD = TopicDescription(
     "orders", 3, 2, 1_700_000_000_500_000, 4,
     [QueueState(0, "rmq", 5, 9), QueueState(1, "rmq", 0, 0), QueueState(2, "rmq", 0, 7)],
@@ -24,32 +21,9 @@ TOLD = TopicDescription(
 )  # fmt: skip
 
 
-def admin(*arguments: str, typed: str | None = None) -> Result:
-    terminal = None if typed is None else Terminal(typed.encode())
-    return CliRunner().invoke(command, arguments, prog_name="rmq-admin", input=terminal)
-
-
 def described(broker: str, topic: str) -> dict[str, Any]:
     told: dict[str, Any] = json.loads(admin("topic", "describe", topic, "--json", "--broker", broker).stdout)
     return told
-
-
-@pytest.mark.parametrize("path", [[], *(arguments[:1] for arguments in COMMANDS)])
-def test_help_has_examples(path: list[str]) -> None:
-    result = admin("topic", *path, "--help")
-
-    assert result.exit_code == 0
-    assert "Examples:\n  rmq-admin topic " in result.stdout
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("arguments", COMMANDS)
-def test_without_a_broker_one_line_says_how_to_start_one(nowhere: str, arguments: list[str]) -> None:
-    result = admin("topic", *arguments, "--broker", nowhere)
-
-    assert result.exit_code == exit_codes.UNAVAILABLE
-    assert result.stderr == f"rmq-admin: no broker at {nowhere}: start one with `rmq-broker start`\n"
-    assert result.stdout == ""
 
 
 # ---- what is printed

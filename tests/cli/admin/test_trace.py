@@ -44,13 +44,6 @@ def trace(*arguments: str) -> Result:
     return CliRunner().invoke(command, ["message", "trace", *arguments], prog_name="rmq-admin")
 
 
-def test_help_has_examples() -> None:
-    result = trace("--help")
-
-    assert result.exit_code == 0
-    assert "Examples:\n  rmq-admin message trace " in result.stdout
-
-
 def test_a_trace_for_people_is_a_card_groups_and_copies() -> None:
     text = trace_text(story(standings=[STANDING], copies=[COPY], remarks=["not all was looked at"]), NOW)
 

@@ -20,7 +20,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 from rmq.cli.rmq_admin import command
-from rmq.cli.shell import exit_codes
 from rmq.cli.top.command import SILENT_S, BrokerWatch, follow, is_dumb
 from rmq.client.overview.sample import Sample
 from rmq.wire.errors import ConnectionLost, RmqError
@@ -35,13 +34,6 @@ MOST_READS = 1000
 
 def top(*arguments: str) -> Result:
     return CliRunner().invoke(command, ("top", *arguments), prog_name="rmq-admin")
-
-
-def test_help_has_examples() -> None:
-    result = top("--help")
-
-    assert result.exit_code == 0
-    assert "Examples:\n  rmq-admin top\n" in result.stdout
 
 
 @pytest.mark.parametrize(
@@ -85,13 +77,6 @@ def test_json_is_one_object_a_refresh(broker: str, options: tuple[str, ...], obj
     assert told[0]["address"] == broker
     assert told[0]["traffic"]["messages_in_per_s"] >= 0.0
     assert {"at", "groups", "topics", "lease_lines", "parked_pulls", "wait_s", "sync_s"} <= set(told[0])
-
-
-def test_without_a_broker_one_line_says_how_to_start_one(nowhere: str) -> None:
-    result = top("--once", "--broker", nowhere)
-
-    assert result.exit_code == exit_codes.UNAVAILABLE
-    assert result.stderr == f"rmq-admin: no broker at {nowhere}: start one with `rmq-broker start`\n"
 
 
 class Terminal:
