@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from click.testing import CliRunner, Result
-from rigs.terminal import Terminal
 
 from rmq.cli.rmq_admin import command
+
+from rigs.terminal import Terminal
 
 
 def admin(*arguments: str, typed: str | None = None) -> Result:

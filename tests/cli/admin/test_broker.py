@@ -1,10 +1,4 @@
-"""
-``rmq-admin broker``: numbers, a copy of a running broker, a scrub.
-
-``rmq-admin broker config``: what a running broker works with, and what of that is not the default.
-
-Numbers, copies and scrubs of a broker, from the command line.
-"""
+"""``rmq-admin broker``: settings and metrics of a running broker, backup and restore, verification of a directory."""
 
 from __future__ import annotations
 
@@ -22,7 +16,6 @@ from click.testing import CliRunner, Result
 from rmq.broker.config import BrokerConfig
 from rmq.broker.store.files import AnyPath, Files
 from rmq.cli.admin.broker import COLUMNS, in_force, settings_table
-from rmq.cli.rmq_admin import command
 from rmq.cli.rmq_broker import command as broker_command
 from rmq.cli.shell import exit_codes
 from rmq.cli.shell.settings import load
@@ -54,11 +47,14 @@ def count(address: str, topic: str) -> int:
     return asyncio.run(counting())
 
 
-def test_the_numbers_name_each_part_of_the_broker(broker: str) -> None:
-    shown = admin("broker", "stats", "--broker", broker)
+def test_stats_has_the_same_metrics_as_table_and_json(broker: str) -> None:
+    heading, *lines = admin("broker", "stats", "--broker", broker).stdout.splitlines()
     numbers = json.loads(admin("broker", "stats", "--broker", broker, "--json").stdout)
 
-    assert shown.stdout.splitlines()[0].split() == ["PART", "NAME", "VALUE"]
+    assert heading.split() == ["PART", "NAME", "VALUE"]
+    names = [(part, name) for part, values in numbers.items() for name in values]
+    assert [tuple(line.split()[:2]) for line in lines] == names
+    assert max(map(len, lines)) <= 120
     assert set(numbers) == {"broker", "log", "flush", "commit", "upkeep", "delays", "serving", "traffic"}
     assert numbers["broker"]["address"] == broker
     assert numbers["broker"]["refuses_sends"] is None
@@ -137,35 +133,13 @@ def test_a_folder_that_is_taken_is_refused_in_one_line(broker: str, tmp_path: Pa
     assert result.stderr == f"rmq-admin: {tmp_path} exists and is not empty: name a new or an empty folder\n"
 
 
-def test_the_directory_of_a_running_broker_is_not_scrubbed(broker: str) -> None:
+def test_the_directory_of_a_running_broker_is_not_verified(broker: str) -> None:
     numbers = json.loads(admin("broker", "stats", "--broker", broker, "--json").stdout)
 
     result = admin("broker", "verify-store", numbers["broker"]["data_dir"])
 
-    assert result.exit_code == exit_codes.OS_ERROR
-    assert "a broker uses" in result.stderr
-
-
-def test_the_exit_code_tells_damage_of_the_log_from_damage_beside_it(broker: str, topic: str, tmp_path: Path) -> None:
-    send(broker, topic, 10)
-    copy = tmp_path / "copy"
-    admin("broker", "backup", str(copy), "--broker", broker)
-    with BrokerProcess(copy) as other:
-        other.stop()  # which leaves a checkpoint
-    assert admin("broker", "verify-store", str(copy)).exit_code == 0
-
-    checkpoint = copy / "checkpoint"
-    checkpoint.write_bytes(checkpoint.read_bytes()[:-1])
-    beside = admin("broker", "verify-store", str(copy))
-    assert (beside.exit_code, "the log is sound" in beside.stdout) == (exit_codes.FAILURE, True)
-
-    segment = sorted((copy / "commitlog").iterdir())[0]
-    content = bytearray(segment.read_bytes())
-    content[300] ^= 1
-    segment.write_bytes(content)
-    damaged = admin("broker", "verify-store", str(copy), "--json")
-    assert damaged.exit_code == exit_codes.DATA_ERROR
-    assert any(finding["in_log"] for finding in json.loads(damaged.stdout)["findings"])
+    assert (result.exit_code, result.stdout) == (exit_codes.OS_ERROR, "")
+    assert "a broker uses" in result.stderr and "stop it first" in result.stderr
 
 
 def test_a_folder_that_is_not_there_and_one_that_cannot_be_read_are_told_apart(tmp_path: Path) -> None:
@@ -206,17 +180,8 @@ def test_a_segment_that_cannot_be_opened_is_named_with_what_helps(
         assert f"{segment}: {os.strerror(number)}; {advice}" in result.stderr
 
 
-def test_a_folder_without_a_log_is_refused_in_one_line(tmp_path: Path) -> None:
-    result = admin("broker", "verify-store", str(tmp_path))
-
-    assert result.exit_code == exit_codes.OS_ERROR
-    assert result.stderr.count("\n") == 1
-    assert "holds no log" in result.stderr
-
-
 def config(broker: str, *arguments: str) -> Result:
-    asked = ["broker", "config", *arguments, "--broker", broker]
-    return CliRunner().invoke(command, asked, prog_name="rmq-admin")
+    return admin("broker", "config", *arguments, "--broker", broker)
 
 
 def test_what_differs_is_marked_with_its_default() -> None:
@@ -279,9 +244,9 @@ def test_only_one_form_can_be_asked_for() -> None:
 MARK = b"a-body-to-be-found"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The copy of a broker with two messages, which has stopped since."""
+    """The backup of a stopped broker with two messages, next to its data; tests restore what they damage."""
     folder = tmp_path_factory.mktemp("copied")
     with BrokerProcess(folder / "data", "127.0.0.1:0", "-o", "index_file_entries=1") as broker:
         with Running(
@@ -290,33 +255,10 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
             assert producer.wait() == 0
         result = admin("broker", "backup", str(folder / "copy"), "--broker", broker.address)
         assert (result.exit_code, result.stderr) == (0, "")
-        assert "1 segment, " in result.stdout
-
-        again = admin("broker", "backup", str(folder / "copy"), "--broker", broker.address)
-        assert (again.exit_code, again.stdout) == (exit_codes.OS_ERROR, "")
-        assert "name a new or an empty folder" in again.stderr
-        used = admin("broker", "verify-store", str(folder / "data"))
-        assert (used.exit_code, used.stdout) == (exit_codes.OS_ERROR, "")
-        assert "stop it first" in used.stderr
         broker.stop()
-    assert (
-        admin("broker", "verify-store", str(folder / "data")).exit_code == 0
-    )  # and an index of a setting that is not ours
+    # Sound, though its indexes were written under a setting that verify-store does not know.
+    assert admin("broker", "verify-store", str(folder / "data")).exit_code == 0
     return folder / "copy"
-
-
-@pytest.mark.slow
-def test_the_numbers_are_the_same_for_people_and_for_programs(broker: str) -> None:
-    for_people, for_programs = (
-        admin("broker", "stats", "--broker", broker),
-        admin("broker", "stats", "--broker", broker, "--json"),
-    )
-
-    numbers = json.loads(for_programs.stdout)
-    shown = [tuple(line.split()[:2]) for line in for_people.stdout.splitlines()[1:]]
-    assert shown == [(part, name) for part, values in numbers.items() for name in values]
-    assert numbers["broker"]["address"] == broker
-    assert max(map(len, for_people.stdout.splitlines())) <= 120
 
 
 @pytest.mark.slow
@@ -353,25 +295,29 @@ def test_damage_has_a_code_of_its_own_and_says_which_messages_it_took(copy: Path
 
 
 @pytest.mark.slow
-def test_a_lost_index_has_another_code_since_the_log_makes_it_again(copy: Path) -> None:
+@pytest.mark.parametrize(("name", "is_lost"), [("consumequeue/**/0000*", True), ("checkpoint", False)])
+def test_files_that_the_log_rebuilds_have_a_code_of_their_own(copy: Path, name: str, is_lost: bool) -> None:
     data = copy.with_name("data")
-    lost = next((data / "consumequeue").rglob("0000*"))
-    kept = lost.read_bytes()
-    lost.unlink()
+    damaged = next(path for path in data.glob(name) if path.is_file())
+    kept = damaged.read_bytes()
+    if is_lost:
+        damaged.unlink()
+    else:
+        damaged.write_bytes(kept[:-1])
     try:
         result = admin("broker", "verify-store", str(data))
     finally:
-        lost.write_bytes(kept)
+        damaged.write_bytes(kept)
 
     assert result.exit_code == exit_codes.FAILURE
     assert result.stdout.endswith("the log is sound, the next start rebuilds the rest\n")
 
 
 @pytest.mark.slow
-def test_a_directory_without_a_log_is_told_apart(tmp_path: Path) -> None:
+def test_a_directory_without_a_log_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
     result = admin("broker", "verify-store", str(tmp_path))
 
-    assert (result.exit_code, result.stdout) == (exit_codes.OS_ERROR, "")
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (exit_codes.OS_ERROR, "", 1)
     assert "holds no log" in result.stderr
     assert list(tmp_path.iterdir()) == []
 

@@ -10,18 +10,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from rmq.cli.admin.completion import PROGRAMS, SHELLS, script
-from rmq.cli.rmq_admin import command
 from rmq.cli.rmq_bench import command as bench
 from rmq.client import Admin, Message, Producer
 from rmq.wire.model import MessageQueue
 
+from ..commands import admin
+
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_one_script_completes_all_programs(shell: str) -> None:
-    result = CliRunner().invoke(command, ["completion", shell])
+    result = admin("completion", shell)
 
     assert (result.exit_code, result.stdout) == (0, script(shell))
     for program in PROGRAMS:
@@ -125,6 +125,6 @@ def test_a_tab_in_fish_offers_whole_words_with_whole_descriptions(programs: dict
 
 
 def test_help_says_how_to_install_it(tmp_path: Path) -> None:
-    text = CliRunner().invoke(command, ["completion", "--help"]).stdout
+    text = admin("completion", "--help").stdout
 
     assert "rmq-admin completion bash > ~/.rmq-completion.bash\n  echo '. ~/.rmq-completion.bash' >> ~/.bashrc" in text

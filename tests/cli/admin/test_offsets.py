@@ -7,14 +7,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from rmq.cli.admin.offsets import parse_place, reset_object
-from rmq.cli.rmq_admin import command
 from rmq.cli.shell import exit_codes
 from rmq.wire.model import MessageQueue
 from rmq.wire.protocol.ops.core import ResetResult
 
+from ..commands import admin
 from rigs.processes import ConsumerProcess, Running
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
@@ -22,21 +22,18 @@ NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
 def reset(broker: str, group: str, topic: str, *arguments: str, create: bool = True) -> Result:
     made = ["--create"] if create else []
-    asked = ["group", "reset-offset", group, "--topic", topic, *arguments, *made, "--broker", broker]
-    return CliRunner().invoke(command, asked, prog_name="rmq-admin")
+    return admin("group", "reset-offset", group, "--topic", topic, *arguments, *made, "--broker", broker)
 
 
 def committed(broker: str, group: str) -> list[int | None]:
-    asked = ["group", "describe", group, "--json", "--broker", broker]
-    result = CliRunner().invoke(command, asked, prog_name="rmq-admin")
+    result = admin("group", "describe", group, "--json", "--broker", broker)
     return [queue["committed"] for queue in json.loads(result.stdout)["queues"]]
 
 
 @pytest.fixture
 def filled(broker: str, topic: str) -> str:
     """A topic of three queues; the first has five messages."""
-    made = CliRunner().invoke(command, ["topic", "create", topic, "--queues", "3", "--broker", broker])
-    assert made.exit_code == 0
+    assert admin("topic", "create", topic, "--queues", "3", "--broker", broker).exit_code == 0
     produce(broker, topic, 5)
     return topic
 
@@ -48,8 +45,7 @@ def produce(broker: str, topic: str, count: int) -> None:
 
 
 def filled_queue(broker: str, topic: str) -> int:
-    asked = ["topic", "describe", topic, "--json", "--broker", broker]
-    queues = json.loads(CliRunner().invoke(command, asked).stdout)["queues"]
+    queues = json.loads(admin("topic", "describe", topic, "--json", "--broker", broker).stdout)["queues"]
     return next(queue["queue_id"] for queue in queues if queue["max_offset"])
 
 

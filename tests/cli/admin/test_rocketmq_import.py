@@ -16,22 +16,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from rmq.cli.admin.rocketmq_import import report_object, report_text, summary
 from rmq.cli.output.render import to_json
-from rmq.cli.rmq_admin import command
 from rmq.cli.shell import exit_codes
 from rmq.client.importer.plan import Plan, Wishes, make_plan
 from rmq.client.importer.survey import RocketMQStore
 from rmq.client.importer.take_over import ImportResult
 
+from ..commands import admin
 from rigs.processes import Running
 from rigs.rocketmq_store import StoreBuilder
 
 
 def do(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(command, ["import-rocketmq", *map(str, arguments)], prog_name="rmq-admin")
+    return admin("import-rocketmq", *map(str, arguments))
 
 
 def report(result: Result) -> dict[str, Any]:
@@ -55,7 +55,7 @@ def damaged(root: Path, topic: str) -> Path:
 
 
 def described(broker: str, topic: str) -> dict[str, Any]:
-    result = CliRunner().invoke(command, ["topic", "describe", topic, "--json", "--broker", broker])
+    result = admin("topic", "describe", topic, "--json", "--broker", broker)
     found: dict[str, Any] = json.loads(result.stdout)
     return found
 
@@ -99,7 +99,7 @@ def test_a_damaged_store_is_reported_and_not_imported(tmp_path: Path, broker: st
     assert "rmq-admin: the store is damaged in 1 place, the first: 00000000000000000000 at " in line
     assert line.endswith(f"checksum (lost: {topic}/1 @1); --skip-damaged imports the rest")
     assert "damaged\n- 00000000000000000000 at " in result.stdout
-    missing = CliRunner().invoke(command, ["topic", "describe", topic, "--broker", broker])
+    missing = admin("topic", "describe", topic, "--broker", broker)
     assert missing.exit_code == exit_codes.NO_INPUT
 
 
@@ -229,7 +229,7 @@ def test_a_real_import_that_is_killed_is_completed_by_the_next(tmp_path: Path, b
     with Running("rmq.cli.rmq_admin", *arguments) as killed:
         stored = 0
         while not stored and killed.process.poll() is None:
-            result = CliRunner().invoke(command, ["topic", "describe", topic, "--json", "--broker", broker])
+            result = admin("topic", "describe", topic, "--json", "--broker", broker)
             stored = sum(q["max_offset"] for q in json.loads(result.stdout)["queues"]) if not result.exit_code else 0
         killed.process.send_signal(signal.SIGKILL)
         killed.process.wait()

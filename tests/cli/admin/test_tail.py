@@ -10,22 +10,22 @@ import sys
 from datetime import UTC, datetime
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from rmq.cli.admin.tail import LINES, LINES_SINCE, Shown, TailQuery, tail_line
-from rmq.cli.rmq_admin import command
 from rmq.cli.shell import exit_codes
 from rmq.client import Admin, Message, Producer
 from rmq.wire.batch import batch as batches
 from rmq.wire.batch.batch import Rows
 from rmq.wire.stores import StoreIds
 
+from ..commands import admin
 from rigs.batches import STORE_ID, sample
 from rigs.processes import Running
 
 
 def tail(*arguments: str) -> Result:
-    return CliRunner().invoke(command, ["message", "tail", *arguments], prog_name="rmq-admin")
+    return admin("message", "tail", *arguments)
 
 
 def send(address: str, *messages: Message, queues: int = 2) -> None:
@@ -156,7 +156,7 @@ def test_following_ends_with_ctrl_c_and_with_the_topic(broker: str, topic: str) 
         first = other.lines[0]
         one.wait_for(lambda lines: first in lines, "what comes")
         assert one.stop(signal.SIGINT) == 0
-        assert CliRunner().invoke(command, ["topic", "delete", topic, "--yes", "--broker", broker]).exit_code == 0
+        assert admin("topic", "delete", topic, "--yes", "--broker", broker).exit_code == 0
         assert other.wait() == exit_codes.NO_INPUT
 
     assert one.errors == []

@@ -9,15 +9,15 @@ import sys
 from datetime import timedelta
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from rmq.cli.admin.trace import card_fields, copy_line, standing_lines, trace_object, trace_text
-from rmq.cli.rmq_admin import command
 from rmq.cli.shell import exit_codes
 from rmq.client import Message, Producer
 from rmq.client.admin.trace import MessageCopy, Standing, Trace, origin_of
 from rmq.wire.model import StoredMessage
 
+from ..commands import admin
 from rigs.dead_letters import bury
 from rigs.stored import stored_message
 
@@ -41,7 +41,7 @@ def story(message: StoredMessage = MESSAGE, **more: object) -> Trace:
 
 
 def trace(*arguments: str) -> Result:
-    return CliRunner().invoke(command, ["message", "trace", *arguments], prog_name="rmq-admin")
+    return admin("message", "trace", *arguments)
 
 
 def test_a_trace_for_people_is_a_card_groups_and_copies() -> None:

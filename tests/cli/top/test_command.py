@@ -17,13 +17,13 @@ from contextlib import suppress
 from typing import Self
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from rmq.cli.rmq_admin import command
 from rmq.cli.top.command import SILENT_S, BrokerWatch, follow, is_dumb
 from rmq.client.overview.sample import Sample
 from rmq.wire.errors import ConnectionLost, RmqError
 
+from ..commands import admin
 from ..top_samples import sample
 
 ENTER, LEAVE = b"\x1b[?1049h", b"\x1b[?1049l"
@@ -33,7 +33,7 @@ MOST_READS = 1000
 
 
 def top(*arguments: str) -> Result:
-    return CliRunner().invoke(command, ("top", *arguments), prog_name="rmq-admin")
+    return admin("top", *arguments)
 
 
 @pytest.mark.parametrize(
