@@ -50,8 +50,8 @@ def no_topic(topic: str, names: list[str]) -> str:
 
 
 def _awaited(topic: str, names: list[str]) -> str:
-    creation = f"create it with `rmq-admin topic create {topic}`, or press Ctrl-C to quit"
-    return f"topic {topic!r} does not exist yet; consumption starts when it is created: {creation}{_others(names)}"
+    start = f"consumption starts when it is created (`rmq-admin topic create {topic}`; Ctrl-C to quit)"
+    return f"topic {topic!r} does not exist yet; {start}{_others(names)}"
 
 
 def _others(names: list[str]) -> str:

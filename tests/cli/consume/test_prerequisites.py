@@ -55,7 +55,7 @@ async def test_a_topic_that_is_waited_for_is_said_once_and_a_signal_ends_it_well
         assert process.stop(signal.SIGINT) == exit_codes.OK
 
     (line,) = process.errors
-    assert line.startswith(f"rmq-consume: topic {topic!r} does not exist yet; consumption starts when it is created: ")
+    assert line.startswith(f"rmq-consume: topic {topic!r} does not exist yet; consumption starts when it is created (")
 
 
 @pytest.mark.slow
