@@ -45,8 +45,8 @@ class Failure(click.ClickException):
         click.echo(prefix + text, file=file, err=True)
 
 
-class _Ending(click.Command):
-    """Turns what a callback raises into an exit code."""
+class Command(click.Command):
+    """A command whose help has examples, and whose failures are one sentence and an exit code."""
 
     def __init__(self, *args: Any, examples: str = "", **more: Any) -> None:
         super().__init__(*args, **more)
@@ -90,12 +90,8 @@ class _Ending(click.Command):
                 formatter.write("".join(f"{'':{formatter.current_indent}}{line}\n" for line in self.examples))
 
 
-class Command(_Ending):
-    """A command of ours."""
-
-
-class Group(_Ending, click.Group):
-    """A command with sub-commands of ours."""
+class Group(Command, click.Group):
+    """A command with sub-commands."""
 
     command_class = Command
     group_class = type

@@ -9,27 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from rmq.wire.errors import (
-    BadName,
-    ConfigError,
-    ConnectionLost,
-    Damaged,
-    DiskFull,
-    Fatal,
-    GroupMismatch,
-    GroupNotFound,
-    MemberNotFound,
-    MemberSilent,
-    MessageNotFound,
-    OutcomeUnknown,
-    ProtocolUnsupported,
-    RequestTimeout,
-    RmqError,
-    StoreFailed,
-    TopicExists,
-    TopicNotFound,
-    WireError,
-)
+from rmq.wire import errors
 
 OK: Final = 0
 FAILURE: Final = 1  # anything without a code of its own
@@ -45,28 +25,28 @@ REFUSED: Final = 76  # the broker refused, or speaks another protocol
 CONFIG: Final = 78  # a setting is wrong, or an address
 INTERRUPTED: Final = 130  # Ctrl-C, or a second signal that did not let a stop finish
 
-_BY_ERROR: Final[tuple[tuple[type[RmqError], int], ...]] = (
-    (ConfigError, CONFIG),
-    (ConnectionLost, UNAVAILABLE),
-    (RequestTimeout, TEMPORARY),
-    (OutcomeUnknown, TEMPORARY),
-    (DiskFull, TEMPORARY),
-    (StoreFailed, TEMPORARY),
-    (TopicNotFound, NO_INPUT),
-    (MessageNotFound, NO_INPUT),
-    (GroupNotFound, NO_INPUT),
-    (MemberNotFound, NO_INPUT),
-    (MemberSilent, TEMPORARY),
-    (Damaged, DATA_ERROR),
-    (BadName, USAGE),
-    (TopicExists, REFUSED),
-    (GroupMismatch, REFUSED),
-    (ProtocolUnsupported, REFUSED),  # which no waiting mends
-    (Fatal, UNAVAILABLE),
-    (WireError, REFUSED),
+_BY_ERROR: Final[tuple[tuple[type[errors.RmqError], int], ...]] = (
+    (errors.ConfigError, CONFIG),
+    (errors.ConnectionLost, UNAVAILABLE),
+    (errors.RequestTimeout, TEMPORARY),
+    (errors.OutcomeUnknown, TEMPORARY),
+    (errors.DiskFull, TEMPORARY),
+    (errors.StoreFailed, TEMPORARY),
+    (errors.TopicNotFound, NO_INPUT),
+    (errors.MessageNotFound, NO_INPUT),
+    (errors.GroupNotFound, NO_INPUT),
+    (errors.MemberNotFound, NO_INPUT),
+    (errors.MemberSilent, TEMPORARY),
+    (errors.Damaged, DATA_ERROR),
+    (errors.BadName, USAGE),
+    (errors.TopicExists, REFUSED),
+    (errors.GroupMismatch, REFUSED),
+    (errors.ProtocolUnsupported, REFUSED),  # which no waiting mends
+    (errors.Fatal, UNAVAILABLE),
+    (errors.WireError, REFUSED),
 )
 
 
-def of(error: RmqError) -> int:
+def of(error: errors.RmqError) -> int:
     """The code a command ends with because of ``error``."""
     return next((code for kind, code in _BY_ERROR if isinstance(error, kind)), FAILURE)

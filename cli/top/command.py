@@ -27,8 +27,6 @@ from ..shell.options import admin_options
 from .view import view_object, view_of
 
 if TYPE_CHECKING:
-    from rmq.client import Admin
-
     from .screen import Screen
 
 
@@ -120,11 +118,14 @@ async def _live(broker: str, interval_s: float, count: int | None) -> None:
                 view, now = view_of(watch.before, watch.after), datetime.now().astimezone()
                 screen.draw(lines(view, *screen.size, now=now, notice=notice, hint=f"every {interval_s:g} s, q quits"))
 
-            await follow(lambda: _look(admin), screen, draw, interval_s=interval_s, count=count, clock=time.monotonic)
-
-
-async def _look(admin: Admin) -> Sample:
-    return await take(admin, time.monotonic)
+            await follow(
+                lambda: take(admin, time.monotonic),
+                screen,
+                draw,
+                interval_s=interval_s,
+                count=count,
+                clock=time.monotonic,
+            )
 
 
 SILENT_S: Final = 2.0  # a reply may take this long before its absence is shown
