@@ -71,15 +71,8 @@ def config(changed: bool, as_toml: bool, broker: str, as_json: bool) -> None:
 def stats(broker: str, as_json: bool) -> None:
     """Show the broker's metrics: log, flush, upkeep, connections."""
     numbers = ask(broker, lambda admin: admin.stats())
-    if as_json:
-        click.echo(to_json(numbers))
-        return
-    rows = [(part, name, _shown(value)) for part, values in numbers.items() for name, value in values.items()]
-    click.echo(table(("part", "name", "value"), rows), nl=False)
-
-
-def _shown(value: object) -> str:
-    return "-" if value is None else str(value)
+    rows = [(part, name, value) for part, values in numbers.items() for name, value in values.items()]
+    click.echo(to_json(numbers) if as_json else table(("part", "name", "value"), rows), nl=as_json)
 
 
 @broker.command(

@@ -56,11 +56,8 @@ def list_delays(topic: str | None, limit: int, broker: str, as_json: bool) -> No
     """
     found = ask(broker, lambda admin: admin.list_deferred(topic, limit))
     now = datetime.now(UTC)
-    if as_json:
-        for row in found.rows:
-            click.echo(to_json(delay_object(row)))
-    else:
-        click.echo(delays_text(found.rows, now, terminal.columns()), nl=False)
+    objects = "".join(f"{to_json(delay_object(row))}\n" for row in found.rows)
+    click.echo(objects if as_json else delays_text(found.rows, now, terminal.columns()), nl=False)
     for remark in remarks(found):
         click.echo(remark, err=True)
 

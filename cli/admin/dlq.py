@@ -115,10 +115,7 @@ def list_dead(broker: str, as_json: bool) -> None:
     OLDEST and NEWEST: when the first and the last of them became dead letters.
     """
     rows = ask(broker, _list)
-    if as_json:
-        click.echo(to_json(rows))
-    else:
-        click.echo(rows_text(rows, columns()), nl=False)
+    click.echo(to_json(rows) if as_json else rows_text(rows, columns()), nl=as_json)
 
 
 async def _list(admin: Admin) -> list[dict[str, Any]]:

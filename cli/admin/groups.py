@@ -68,10 +68,8 @@ def list_groups(broker: str, as_json: bool) -> None:
     --json: one array of objects; the age is lag_s.
     """
     rows = ask(broker, _list)
-    if as_json:
-        click.echo(to_json([row_object(row, lag_s) for row, lag_s in rows]))
-    else:
-        click.echo(list_text(rows, terminal.columns()), nl=False)
+    objects = [row_object(*row) for row in rows]
+    click.echo(to_json(objects) if as_json else list_text(rows, terminal.columns()), nl=as_json)
     if not rows:
         click.echo("no groups yet: a group is created when its first consumer joins", err=True)
 

@@ -93,11 +93,8 @@ def reset_offset(
     """
     results = ask(broker, lambda admin: _reset(admin, name, (topic, queue_ids, place), create=create, dry_run=dry_run))
     rows = [reset_object(queue, result) for queue, result in results.items()]
-    if as_json:
-        click.echo(to_json(rows))
-        return
-    click.echo(table(COLUMNS, [list(row.values()) for row in rows]), nl=False)
-    if dry_run:
+    click.echo(to_json(rows) if as_json else table(COLUMNS, [list(row.values()) for row in rows]), nl=as_json)
+    if dry_run and not as_json:
         click.echo("dry run: nothing was changed", err=True)
 
 

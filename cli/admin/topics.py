@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rmq.client import Admin, TopicDescription
     from rmq.wire.protocol.ops.core import TopicInfo
 
+LIST_COLUMNS = ("topic", "queues", "shards", "messages")
 QUEUE_COLUMNS = ("queue", "broker", "first", "end", "messages")
 GROUP_COLUMNS = ("group", "members", "lag", "queues", "largest_lag")
 
@@ -74,11 +75,8 @@ def create(name: str, queues: int, broker: str, as_json: bool) -> None:
 def list_topics(broker: str, as_json: bool) -> None:
     """List the topics: their queues, and how many messages can be read."""
     rows = ask(broker, _topic_rows)
-    if as_json:
-        click.echo(to_json(rows))
-    else:
-        columns = ("topic", "queues", "shards", "messages")
-        click.echo(table(columns, [[row[name] for name in columns] for row in rows]), nl=False)
+    cells = [list(row.values()) for row in rows]
+    click.echo(to_json(rows) if as_json else table(LIST_COLUMNS, cells), nl=as_json)
     if not rows:
         click.echo("no topics yet: create one with `rmq-admin topic create NAME`", err=True)
 
