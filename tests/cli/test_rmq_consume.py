@@ -17,6 +17,7 @@ from rmq.cli.rmq_consume import command
 from rmq.cli.shell import exit_codes
 from rmq.client import Admin, Message, Producer
 
+from .commands import piped
 from rigs.processes import BrokerProcess, ConsumerProcess, Running
 
 CONSUME = "rmq.cli.rmq_consume"
@@ -266,13 +267,7 @@ async def test_messages_that_do_not_fit_on_the_disk_of_the_output_end_it_and_are
     async with Producer(broker) as producer:
         await producer.send(Message(topic, b"created"))
     with open("/dev/full", "wb") as full:
-        process = subprocess.run(
-            [sys.executable, "-m", CONSUME, "--broker", broker, mode, "--topic", topic, "--group", topic],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            timeout=60,
-            check=False,
-        )
+        process = piped(CONSUME, "--broker", broker, mode, "--topic", topic, "--group", topic, stdout=full)
 
     assert process.returncode == exit_codes.OS_ERROR
     assert process.stderr == b"rmq-consume: the output cannot be written: No space left on device\n"

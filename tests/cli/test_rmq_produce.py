@@ -30,6 +30,7 @@ from rmq.wire.protocol.codec import decode_list
 from rmq.wire.protocol.ops import core as ops
 from rmq.wire.stores import StoreIds
 
+from .commands import piped
 from rigs.processes import Running
 
 PRODUCE = "rmq.cli.rmq_produce"
@@ -266,14 +267,7 @@ def test_a_line_is_sent_and_receipted_before_the_next_is_typed_until_ctrl_c(brok
 def test_a_closed_pipe_ends_it_quietly(broker: str, topic: str) -> None:
     read, write = os.pipe()
     os.close(read)
-    process = subprocess.run(
-        [sys.executable, "-m", PRODUCE, "--broker", broker, "--topic", topic],
-        input=b"x\n" * 50_000,
-        stdout=write,
-        stderr=subprocess.PIPE,
-        timeout=60,
-        check=False,
-    )
+    process = piped(PRODUCE, "--broker", broker, "--topic", topic, input=b"x\n" * 50_000, stdout=write)
     os.close(write)
 
     assert (process.returncode, process.stderr) == (0, b"")
@@ -301,14 +295,7 @@ def test_in_a_terminal_it_says_what_it_waits_for(broker: str, topic: str) -> Non
 @pytest.mark.slow
 def test_receipts_that_do_not_fit_on_their_disk_are_one_line_and_a_code(broker: str, topic: str) -> None:
     with open("/dev/full", "wb") as full:
-        process = subprocess.run(
-            [sys.executable, "-m", PRODUCE, "--broker", broker, "--topic", topic],
-            input=b"x\n",
-            stdout=full,
-            stderr=subprocess.PIPE,
-            timeout=60,
-            check=False,
-        )
+        process = piped(PRODUCE, "--broker", broker, "--topic", topic, input=b"x\n", stdout=full)
 
     assert process.returncode == exit_codes.OS_ERROR
     assert process.stderr == b"rmq-produce: the output cannot be written: No space left on device\n"
