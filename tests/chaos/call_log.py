@@ -15,7 +15,7 @@ import json
 import os
 import threading
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rmq.consumer import ConsumeContext, ConsumeStatus, StoredMessage
 from rmq.runtime.clock import boottime
@@ -146,9 +146,3 @@ def in_thread(messages: list[StoredMessage], context: ConsumeContext) -> Consume
     kind, status = _result(messages, context)
     log.note(kind, messages, context)
     return status
-
-
-def environment(path: Path, tests: Path) -> dict[str, Any]:
-    """What a process needs to find these listeners and its file."""
-    paths = [str(tests), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), WHERE: str(path)}

@@ -14,8 +14,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
-import signal
 import sys
 import tempfile
 from collections import defaultdict
@@ -29,7 +27,6 @@ TESTS = Path(__file__).resolve().parent.parent
 if __name__ == "__main__":
     sys.path.insert(0, str(TESTS))
 
-from rmq.client import Message, Producer
 from rmq.engine.native.connection import Connection
 from rmq.wire.batch import batch
 from rmq.wire.protocol.codec import decode_list
@@ -37,6 +34,7 @@ from rmq.wire.protocol.ops import core as ops
 from rmq.wire.protocol.ops.core import Op
 from rmq.wire.stores import StoreIds
 
+from chaos.producing import ProducerProcess
 from rigs.processes import BrokerProcess, ConsumerProcess, Running
 
 TOPIC = "orders"
@@ -49,41 +47,12 @@ OPTIONS = ("-o", f"segment_bytes={SEGMENT_BYTES}", "-o", "flush=sync", "-o", "mi
 Stored = dict[str, list[int]]  # the numbers of a key, in the order of its queue
 
 
-# ---- the producer's process
-
-
-async def produce(address: str) -> None:
-    """Send the numbers of every key in order; print each when it is acknowledged. Ends when told to (SIGTERM)."""
-    enough = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, enough.set)
-    async with Producer(address) as producer:
-        await asyncio.gather(*(_send_numbers(producer, f"k{i}", enough) for i in range(KEYS)))
-
-
-async def _send_numbers(producer: Producer, key: str, enough: asyncio.Event) -> None:
-    number = 0
-    while not enough.is_set():
-        await producer.send(Message(TOPIC, f"{key} {number}".encode(), index_keys=(key,)), key=key)
-        print(key, number, flush=True)
-        number += 1
-        await asyncio.sleep(PAUSE_S)
-
-
-class ProducerProcess(Running):
-    """This file as a producer."""
-
-    def __init__(self, address: str) -> None:
-        paths = [str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]
-        env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-        super().__init__("chaos.kills", "--produce-to", address, env=env)
-
-    def acknowledged(self) -> Stored:
-        """What was acknowledged so far."""
-        found: Stored = defaultdict(list)
-        for line in list(self.lines):
-            key, number = line.split()
-            found[key].append(int(number))
-        return found
+def acknowledged_by(producer: ProducerProcess) -> Stored:
+    """Return what was acknowledged so far."""
+    found: Stored = defaultdict(list)
+    for one in producer.acknowledged():
+        found[one.key].append(one.number)
+    return found
 
 
 # ---- what the broker holds
@@ -152,12 +121,12 @@ async def run(cycles: int, seed: int, limit_s: float) -> None:
         data = Path(folder, "data")
         broker = stack.enter_context(BrokerProcess(data, "127.0.0.1:0", *OPTIONS))
         address = broker.address
-        producer = stack.enter_context(ProducerProcess(address))
+        producer = stack.enter_context(ProducerProcess(address, TOPIC, KEYS, PAUSE_S))
         consumer = stack.enter_context(ConsumerProcess(address, TOPIC, "--group", "chaos"))
         async with asyncio.timeout(limit_s):
             for cycle in range(1, cycles + 1):
                 await _more(producer, chance.randint(20, 800))
-                acknowledged = producer.acknowledged()
+                acknowledged = acknowledged_by(producer)
                 broker.kill()
                 if cycle % 5 == 0:  # a start that is killed as well
                     await _kill_a_start(data, address, chance.random() * 0.6)
@@ -172,7 +141,7 @@ async def run(cycles: int, seed: int, limit_s: float) -> None:
                 )
             await _more(producer, 200)
             assert await asyncio.to_thread(producer.stop) == 0, producer.errors[-5:]
-            acknowledged, stored = producer.acknowledged(), await stored_by(address)
+            acknowledged, stored = acknowledged_by(producer), await stored_by(address)
             check_stored(stored, acknowledged)
             await asyncio.to_thread(
                 consumer.wait_for, lambda lines: len(set(lines)) >= _count(stored), "everything consumed", 60.0
@@ -204,11 +173,7 @@ def main() -> None:
     parser.add_argument("--cycles", type=int, default=25)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--limit", type=float, default=300.0, help="seconds for all of it")
-    parser.add_argument("--produce-to", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
-    if chosen.produce_to:
-        asyncio.run(produce(chosen.produce_to))
-        return
     print(f"seed {chosen.seed}, {chosen.cycles} cycles", flush=True)
     asyncio.run(run(chosen.cycles, chosen.seed, chosen.limit))
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
-import os
 import signal
 import sys
 import tempfile
@@ -30,13 +29,14 @@ TESTS = Path(__file__).resolve().parent.parent
 if __name__ == "__main__":
     sys.path.insert(0, str(TESTS))
 
-from rmq.client import Admin, Message, Producer, RmqError
+from rmq.client import Admin, RmqError
 from rmq.runtime.clock import boottime
 from rmq.wire.model import MessageQueue
 
-from chaos.call_log import environment, read_all
+from chaos.call_log import WHERE, read_all
 from chaos.history import Done, history_of
-from rigs.processes import BrokerProcess, Running
+from chaos.producing import ProducerProcess
+from rigs.processes import BrokerProcess, Running, with_tests
 from simulation.history import BrokerCrashed, Committed, Continued, Hindered, Killed, Sent, Stopped
 from simulation.ordered import Verdict, judge
 
@@ -48,44 +48,6 @@ OPTIONS = ("-o", f"lock_lease_s={LEASE_S}", "-o", f"grace_s={GRACE_S}", "-o", "m
 LEAST, MOST = 2, 4  # consumers at work
 HEALING_S = 90.0
 SETTLE_S = 60.0  # slow messages of a backlog come one after the other
-
-
-# ---- the producer's process
-
-
-async def produce(address: str) -> None:
-    """Send the numbers of every key in order; print each when it is acknowledged. Ends when told to (SIGTERM)."""
-    enough = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, enough.set)
-    async with Producer(address) as producer:
-        await asyncio.gather(*(_send_numbers(producer, f"k{i}", enough) for i in range(KEYS)))
-
-
-async def _send_numbers(producer: Producer, key: str, enough: asyncio.Event) -> None:
-    number = 0
-    while not enough.is_set():
-        receipt = await producer.send(Message(TOPIC, f"{key} {number}".encode(), index_keys=(key,)), key=key)
-        print(boottime(), key, number, receipt.queue_id, receipt.queue_offset, flush=True)
-        number += 1
-        await asyncio.sleep(PAUSE_S)
-
-
-class ProducerProcess(Running):
-    """This file as a producer."""
-
-    def __init__(self, address: str) -> None:
-        paths = [str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]
-        env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-        super().__init__("chaos.processes", "--produce-to", address, env=env)
-
-    def acknowledged(self) -> list[Sent]:
-        """Every message that was acknowledged."""
-        found = []
-        for line in list(self.lines):
-            at, key, number, queue_id, offset = line.split()
-            queue, body = f"{TOPIC}/{queue_id}", f"{key} {number}".encode()
-            found.append(Sent(float(at), queue, int(offset), body, key, int(number)))
-        return found
 
 
 # ---- the consumers' processes
@@ -104,7 +66,7 @@ class ConsumerProcess(Running):
             "--listener", f"chaos.call_log:{listener}", "-o", f"batch={1 + number % 3}",
             # A kill every second may hit the same slow message often: that is no message that kills.
             "-o", "crash_limit=1000000",
-            env=environment(self.calls, TESTS),
+            env=with_tests(**{WHERE: str(self.calls)}),
         )  # fmt: skip
 
 
@@ -212,7 +174,7 @@ async def run(seconds: float, seed: int) -> Verdict:
         folder = Path(name)
         chance = Random(seed)
         fleet = await asyncio.to_thread(Fleet, folder, stack, chance)
-        producer = stack.enter_context(ProducerProcess(fleet.address))
+        producer = stack.enter_context(ProducerProcess(fleet.address, TOPIC, KEYS, PAUSE_S))
         watching = asyncio.create_task(_watch_progress(fleet))
         try:
             async with asyncio.timeout(seconds + HEALING_S + 30):
@@ -227,7 +189,11 @@ async def run(seconds: float, seed: int) -> Verdict:
         fleet.check_alive()
         for consumer in fleet.consumers:
             assert await asyncio.to_thread(consumer.stop) == 0, consumer.errors[-5:]
-        sent, records = producer.acknowledged(), read_all(folder)
+        sent = [
+            Sent(one.at, f"{TOPIC}/{one.queue_id}", one.offset, f"{one.key} {one.number}".encode(), one.key, one.number)
+            for one in producer.acknowledged()
+        ]
+        records = read_all(folder)
         verdict = judge(
             history_of(records, [*fleet.done, *sent], believed_s=BELIEVED_S), grace_s=GRACE_S, settle_s=SETTLE_S
         )
@@ -291,11 +257,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="an ordered group of real processes under kills, stops and crashes")
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--seed", type=int, help="default: a new one, which is printed")
-    parser.add_argument("--produce-to", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
-    if chosen.produce_to:
-        asyncio.run(produce(chosen.produce_to))
-        return
     logging.getLogger("rmq").setLevel(logging.ERROR)  # that the broker is away is what this is about
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("told to end"))  # so that every process is ended first
     seed = Random().randrange(1 << 32) if chosen.seed is None else chosen.seed

@@ -38,7 +38,7 @@ from rmq.client import Admin, Message, Producer
 from rmq.consumer import ConsumeStatus, sync
 from rmq.consumer import sync as without
 
-from rigs.processes import BrokerProcess, Running
+from rigs.processes import BrokerProcess, Running, with_tests
 
 TOPIC, GROUP, DEADLY = "orders", "restarts", "deadly"
 OPTIONS = ("-o", "grace_s=1.5", "-o", "min_free_bytes=0", "-o", "flush=sync")
@@ -119,9 +119,7 @@ class ConsumerProcess(Running):
     """This file as a consumer."""
 
     def __init__(self, address: str, kind: str, takes_s: float = 0.0) -> None:
-        paths = [str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]
-        env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-        super().__init__("chaos.restarts", "--consume", kind, address, str(takes_s), env=env)
+        super().__init__("chaos.restarts", "--consume", kind, address, str(takes_s), env=with_tests())
 
     def until_begun(self) -> None:
         """Wait until it works on a message."""

@@ -33,9 +33,9 @@ from rmq.wire.errors import RmqError
 from rmq.wire.model import MessageQueue
 from rmq.wire.protocol.ops.core import Range
 
-from chaos.call_log import environment
+from chaos.call_log import WHERE
 from chaos.retry_log import now, read_calls
-from rigs.processes import BrokerProcess, Running
+from rigs.processes import BrokerProcess, Running, with_tests
 from simulation.broker import read_rows, waiting
 from simulation.groups import CONCURRENT, TOPIC, Group, Levels
 from simulation.history import (
@@ -71,7 +71,7 @@ class Member(Running):
         super().__init__(
             "rmq.cli.rmq_consume", "--broker", address, "--concurrent", "--topic", TOPIC, "--group", GROUP.name,
             "--listener", "chaos.retry_log:on_messages", *options,
-            env=environment(self.calls, TESTS),
+            env=with_tests(**{WHERE: str(self.calls)}),
         )  # fmt: skip
 
 

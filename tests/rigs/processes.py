@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -14,6 +15,12 @@ from typing import Any, Self
 
 DEADLINE_S = 30.0
 READY = re.compile(r"\bready on (\S+?),?\s")
+
+
+def with_tests(**more: str) -> dict[str, str]:
+    """Return the environment of a process that imports helpers of the tests."""
+    paths = [str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **more}
 
 
 class Running:

@@ -9,7 +9,6 @@ with longer logs and many seeds. Replay a seed that failed with ``--seed N``.
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,13 +27,12 @@ from rmq.wire.model import MessageQueue
 from rigs.disk.crash import KEPT, Image, crash, materialise
 from rigs.disk.faulty import UnreadableFiles
 from rigs.disk.recording import Recording, Renamed, memory_folder
-from rigs.processes import BrokerProcess, Running
+from rigs.processes import BrokerProcess, Running, with_tests
 from rigs.recovery.prover import record_in_memory
 from rigs.recovery.served import LONG_S, NOON, Found, recover, serving, settings
 from rigs.recovery.workload import Acknowledged, Plan
 
 SECTOR = 4096
-TESTS = Path(__file__).parent.parent
 STOPS_ONLY = (("checkpoint_bytes", 1 << 30), ("checkpoint_s", LONG_S))  # a checkpoint at a clean stop and no other
 ONE_SEGMENT = (("segment_bytes", 1 << 20), *STOPS_ONLY)
 RETENTION = (("segment_bytes", 4096), ("retention_bytes", 12_000), ("checkpoint_bytes", 4096))
@@ -188,8 +186,7 @@ async def test_the_command_ends_with_75_and_names_the_bytes_and_a_start_on_a_sou
     stored = segment.read_bytes()
 
     arguments = (segment.name, "8192", "12288", "start", "--listen", "127.0.0.1:0", "--data-dir", str(data))
-    env = {**os.environ, "PYTHONPATH": str(TESTS)}
-    with Running("rigs.disk.faulty", *arguments, env=env) as failing:
+    with Running("rigs.disk.faulty", *arguments, env=with_tests()) as failing:
         assert failing.wait() == exit_codes.TEMPORARY
         (line,) = [line for line in failing.errors if "cannot be read" in line]
         assert f"{segment}: bytes 8192 to 12288 cannot be read (Input/output error), so nothing was changed" in line
