@@ -1,4 +1,4 @@
-"""What listeners of a whole fleet were given: who got what, when, and in which order."""
+"""Members of groups on a virtual clock: what their listeners got, what their connections asked, what they gave up."""
 
 from __future__ import annotations
 
@@ -7,8 +7,13 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple
 
-from rmq.consumer import ConsumeContext, ConsumeStatus
+from rmq.consumer import ConsumeContext, Consumer, ConsumeStatus
+from rmq.engine.native.connection import Connection
+from rmq.testing.broker import InMemoryBroker
+from rmq.wire.address import parse_address
+from rmq.wire.errors import ConnectionLost
 from rmq.wire.model import MessageQueue, StoredMessage
+from rmq.wire.protocol.ops.core import Op
 
 Listener = Callable[[list[StoredMessage], ConsumeContext], Coroutine[Any, Any, ConsumeStatus]]
 
@@ -26,12 +31,71 @@ class Delivery(NamedTuple):
     epoch: int
 
 
+def member(broker: InMemoryBroker, listener: Any, **settings: Any) -> Consumer:
+    """Return a member of the group ``g`` of the topic ``orders``, unless the settings say otherwise."""
+    now = asyncio.get_running_loop().time
+    return Consumer(
+        broker.address, listener=listener, **{"group": "g", "topics": {"orders": "*"}, "now": now} | settings
+    )
+
+
+async def dead_letters(broker: InMemoryBroker, group: str = "g") -> list[StoredMessage]:
+    """Return the dead letters of a group, in order, read by another group."""
+    found: list[StoredMessage] = []
+
+    async def listener(messages: list[StoredMessage], context: ConsumeContext) -> ConsumeStatus:
+        found.extend(messages)
+        return ConsumeStatus.SUCCESS
+
+    async with member(broker, listener, group="undertaker", topics={f"%DLQ%{group}": "*"}, orderly=True):
+        await asyncio.sleep(1)
+    return found
+
+
+class Connections:
+    """Makes connections that note their requests, and that a test can end."""
+
+    def __init__(self) -> None:
+        self.made: list[Connection] = []
+        self.requests: list[tuple[float, Op]] = []
+
+    def __call__(self, *args: Any, **settings: Any) -> Connection:
+        requests = self.requests
+
+        class Noting(Connection):
+            async def request(self, op: Op, payload: Any, **options: Any) -> Any:
+                requests.append((asyncio.get_running_loop().time(), op))
+                return await super().request(op, payload, **options)
+
+        self.made.append(Noting(*args, **settings))
+        return self.made[-1]
+
+    @property
+    def kinds(self) -> set[Op]:
+        """The operations that were requested."""
+        return {op for _, op in self.requests}
+
+    async def crash(self) -> None:
+        """End all as a process that dies: without a farewell."""
+        for connection in self.made:
+            await connection.close()
+
+    def cut(self) -> None:
+        """End all for good: nothing listens at their address any more."""
+        for connection in self.made:
+            connection.address = parse_address("127.0.0.1:1")
+            connection.drop(ConnectionLost("cut by the test"))
+
+
 class Deliveries:
-    """Everything that was delivered, in the order it was."""
+    """Everything that was delivered, in the order it was; a listener itself, if the member needs no name."""
 
     def __init__(self) -> None:
         self.all: list[Delivery] = []
         self._grown = asyncio.Event()
+
+    async def __call__(self, messages: list[StoredMessage], context: ConsumeContext) -> ConsumeStatus:
+        return await self.listener("")(messages, context)
 
     def listener(self, member: str, *, takes_s: float = 0.0) -> Listener:
         """A listener that notes each message, and takes so long for it."""

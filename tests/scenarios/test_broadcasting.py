@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rmq.client import Admin, Connection, ConnectionLost, Message, Producer
+from rmq.client import Admin, Message, Producer
 from rmq.consumer import ConsumeContext, Consumer, ConsumeStatus
 from rmq.testing.broker import InMemoryBroker
-from rmq.wire.address import parse_address
 from rmq.wire.errors import GroupMismatch
 from rmq.wire.model import MessageQueue, StoredMessage
 from rmq.wire.protocol.ops.core import Op
+
+from rigs.fleet import Connections
 
 pytestmark = pytest.mark.virtual_time
 
@@ -30,30 +30,6 @@ async def broker() -> AsyncIterator[InMemoryBroker]:
         async with Admin(running.address) as admin:
             await admin.create_topic("quotes", QUEUES)
         yield running
-
-
-class Wire:
-    """Makes connections that count their requests, and that a test can cut off for good."""
-
-    def __init__(self) -> None:
-        self.requests: Counter[Op] = Counter()
-        self.made: list[Connection] = []
-
-    def __call__(self, *args: Any, **settings: Any) -> Connection:
-        counted = self.requests
-
-        class Counted(Connection):
-            async def request(self, op: Op, payload: Any, **options: Any) -> Any:
-                counted[op] += 1
-                return await super().request(op, payload, **options)
-
-        self.made.append(Counted(*args, **settings))
-        return self.made[-1]
-
-    def cut(self) -> None:
-        for connection in self.made:
-            connection.address = parse_address("127.0.0.1:1")
-            connection.drop(ConnectionLost("cut by the test"))
 
 
 class Seen:
@@ -95,7 +71,7 @@ async def test_two_ordered_members_each_see_everything_in_order_without_a_lock(
     broker: InMemoryBroker, tmp_path: Path
 ) -> None:
     """OrderMsgBroadCastIT; features 39 and 77."""
-    first, second, wire = Seen(), Seen(), Wire()
+    first, second, wire = Seen(), Seen(), Connections()
     a = member(broker, first, tmp_path / "a", connect=wire)
     b = member(broker, second, tmp_path / "b", connect=wire)
 
@@ -108,14 +84,14 @@ async def test_two_ordered_members_each_see_everything_in_order_without_a_lock(
             locks = await admin.lock_status("g")
 
     assert first.bodies == second.bodies == expected(range(90))
-    assert set(wire.requests) == {Op.JOIN, Op.RANGES, Op.PULL, Op.LEAVE}
+    assert wire.kinds == {Op.JOIN, Op.RANGES, Op.PULL, Op.LEAVE}
     assert locks == []
 
 
 async def test_members_that_do_not_consume_in_order_each_get_everything_once(
     broker: InMemoryBroker, tmp_path: Path
 ) -> None:
-    seen, failing, wire = Seen(), Seen(b"4", status=ConsumeStatus.RETRY), Wire()
+    seen, failing, wire = Seen(), Seen(b"4", status=ConsumeStatus.RETRY), Connections()
     a = member(broker, seen, tmp_path / "a", connect=wire, orderly=False)
     b = member(broker, failing, tmp_path / "b", connect=wire, orderly=False)
 
@@ -125,7 +101,7 @@ async def test_members_that_do_not_consume_in_order_each_get_everything_once(
 
     assert sorted(seen.all) == sorted(b"%d" % number for number in range(60))
     assert sorted(failing.all) == sorted(b"%d" % number for number in range(60) if number != 4)
-    assert set(wire.requests) == {Op.JOIN, Op.RANGES, Op.PULL, Op.LEAVE}
+    assert wire.kinds == {Op.JOIN, Op.RANGES, Op.PULL, Op.LEAVE}
 
 
 async def test_groups_do_not_notice_each_other(broker: InMemoryBroker, tmp_path: Path) -> None:
@@ -144,7 +120,7 @@ async def test_groups_do_not_notice_each_other(broker: InMemoryBroker, tmp_path:
 async def test_one_that_fails_and_one_that_crashes_do_not_touch_the_others(
     broker: InMemoryBroker, tmp_path: Path
 ) -> None:
-    failing, crashing, well, wire = Seen(b"4"), Seen(), Seen(), Wire()
+    failing, crashing, well, wire = Seen(b"4"), Seen(), Seen(), Connections()
 
     a, b = member(broker, failing, tmp_path / "a"), member(broker, well, tmp_path / "b")
     c = member(broker, crashing, tmp_path / "c", connect=wire, request_timeout_s=0.1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -14,6 +14,8 @@ from rmq.client import Admin, Producer
 from rmq.consumer import ConcurrentContext, Consumer, ConsumeStatus
 from rmq.testing.broker import InMemoryBroker
 from rmq.wire.model import Message, MessageQueue, StoredMessage
+
+from rigs.fleet import dead_letters, member
 
 pytestmark = pytest.mark.virtual_time
 
@@ -37,9 +39,7 @@ async def produce(broker: InMemoryBroker, *bodies: bytes, queue_id: int = 0, **g
 
 
 def consumer_of(broker: InMemoryBroker, listener: Any, **settings: Any) -> Consumer:
-    now = asyncio.get_running_loop().time
-    given = {"group": "g", "topics": {"orders": "*"}, "orderly": False, "now": now, **settings}
-    return Consumer(broker.address, listener=listener, **given)
+    return member(broker, listener, **{"orderly": False} | settings)
 
 
 class Seen:
@@ -58,19 +58,6 @@ class Seen:
     @property
     def bodies(self) -> list[bytes]:
         return [message.body for call in self.calls for message in call]
-
-
-async def dead_letters(broker: InMemoryBroker, group: str = "g") -> list[StoredMessage]:
-    """What lies in the dead letters of a group, in order."""
-    found: list[StoredMessage] = []
-
-    async def listener(messages: Sequence[StoredMessage], context: Any) -> ConsumeStatus:
-        found.extend(messages)
-        return SUCCESS
-
-    async with consumer_of(broker, listener, group="reader", topics={f"%DLQ%{group}": "*"}, orderly=True):
-        await asyncio.sleep(1)
-    return found
 
 
 async def committed(broker: InMemoryBroker, queue: MessageQueue, group: str = "g") -> int:

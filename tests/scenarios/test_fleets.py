@@ -14,12 +14,11 @@ import pytest
 
 from rmq.client import Admin, Message, Producer
 from rmq.consumer import Consumer, ConsumeStatus
-from rmq.engine.native.connection import Connection
 from rmq.testing.broker import InMemoryBroker
 from rmq.wire.errors import BadName, ConfigError, MessageTooLarge, QueueNotFound
 from rmq.wire.model import MessageQueue, StoredMessage
 
-from rigs.deliveries import Deliveries
+from rigs.fleet import Connections, Deliveries, member
 
 pytestmark = pytest.mark.virtual_time
 
@@ -30,11 +29,6 @@ EACH = 50
 async def broker() -> AsyncIterator[InMemoryBroker]:
     async with InMemoryBroker() as running:
         yield running
-
-
-def member(broker: InMemoryBroker, listener: Any, **settings: Any) -> Consumer:
-    settings = {"group": "g", "topics": {"orders": "*"}} | settings
-    return Consumer(broker.address, listener=listener, now=asyncio.get_running_loop().time, **settings)
 
 
 async def made(broker: InMemoryBroker, topic: str = "orders", queues: int = 4) -> None:
@@ -187,24 +181,9 @@ async def test_when_a_member_stops_the_others_go_on_in_order_and_nothing_is_repe
     assert set(seen.shares) == {str(number) for number in range(members)}
 
 
-class Cut:
-    """Connections that can be ended without a farewell."""
-
-    def __init__(self) -> None:
-        self._made: list[Connection] = []
-
-    def __call__(self, *args: Any, **settings: Any) -> Connection:
-        self._made.append(Connection(*args, **settings))
-        return self._made[-1]
-
-    async def now(self) -> None:
-        for connection in self._made:
-            await connection.close()
-
-
 async def test_members_that_come_and_crash_while_messages_are_sent_lose_nothing(broker: InMemoryBroker) -> None:
     await made(broker)
-    seen, cut = Deliveries(), Cut()
+    seen, cut = Deliveries(), Connections()
     first = member(broker, seen.listener("first", takes_s=0.02))
     crashing = member(broker, seen.listener("crashing", takes_s=0.02), connect=cut)
     late = member(broker, seen.listener("late", takes_s=0.02))
@@ -213,7 +192,7 @@ async def test_members_that_come_and_crash_while_messages_are_sent_lose_nothing(
     await asyncio.sleep(2)
     crashing.start()
     await asyncio.sleep(3)
-    await cut.now()
+    await cut.crash()
     await asyncio.sleep(1)
     late.start()
     await sending

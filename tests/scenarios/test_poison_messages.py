@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 
 from rmq.client import Admin, Connection, ConnectionLost, Message, Producer
-from rmq.consumer import ConsumeContext, Consumer, ConsumeStatus, MessageQueue
+from rmq.consumer import ConsumeContext, ConsumeStatus, MessageQueue
 from rmq.testing.broker import InMemoryBroker
 from rmq.wire.address import parse_address
 from rmq.wire.model import StoredMessage
 from rmq.wire.protocol.ops.core import Op, ResetEntry, ResetOffsets
+
+from rigs.fleet import dead_letters, member
 
 pytestmark = pytest.mark.virtual_time
 
@@ -38,11 +40,6 @@ async def send(broker: InMemoryBroker, count: int) -> None:
         await producer.send_many(messages, queue_id=0)
 
 
-def consumer(broker: InMemoryBroker, listener: Any, **settings: Any) -> Consumer:
-    settings = {"topics": {"orders": "*"}, "group": "g", "now": asyncio.get_running_loop().time, **settings}
-    return Consumer(broker.address, listener=listener, **settings)
-
-
 class Poisoned:
     """A listener that fails at some messages; notes the offsets and attempts of each call."""
 
@@ -55,19 +52,6 @@ class Poisoned:
         return SUSPEND if any(message.body in self.bad for message in messages) else SUCCESS
 
 
-async def dead_letters(broker: InMemoryBroker) -> list[StoredMessage]:
-    """What lies in the dead letters of the group, read by another group."""
-    found: list[StoredMessage] = []
-
-    async def listener(messages: list[StoredMessage], context: ConsumeContext) -> ConsumeStatus:
-        found.extend(messages)
-        return SUCCESS
-
-    async with consumer(broker, listener, group="undertaker", topics={"%DLQ%g": "*"}):
-        await asyncio.sleep(1)
-    return found
-
-
 # Failing for ever
 
 
@@ -77,7 +61,7 @@ async def test_after_three_deliveries_a_message_lies_in_the_dead_letters_and_the
     await send(broker, 3)
     listener = Poisoned(b"1")
 
-    async with consumer(broker, listener, max_attempts=3):
+    async with member(broker, listener, max_attempts=3):
         await asyncio.sleep(10)
 
     assert listener.calls == [[(0, 1)], [(1, 1)], [(1, 2)], [(1, 3)], [(2, 1)]]
@@ -90,7 +74,7 @@ async def test_after_three_deliveries_a_message_lies_in_the_dead_letters_and_the
     assert dead.properties["RMQ_DEAD_REASON"].startswith("delivery 3 failed")
 
     again = Poisoned()
-    async with consumer(broker, again):
+    async with member(broker, again):
         await asyncio.sleep(1)
     assert again.calls == []
 
@@ -101,12 +85,12 @@ async def test_of_a_batch_only_the_exhausted_message_goes_and_counts_survive_tak
     await send(broker, 4)
     first, second, third = Poisoned(b"0"), Poisoned(b"1"), Poisoned()
 
-    async with consumer(broker, first, batch=1):
+    async with member(broker, first, batch=1):
         await asyncio.sleep(2)  # message 0 fails at 0 and 1 s
     await broker.restart()
-    async with consumer(broker, second, batch=3, max_attempts=3):
+    async with member(broker, second, batch=3, max_attempts=3):
         await asyncio.sleep(0.5)
-    async with consumer(broker, third, batch=3, max_attempts=3):
+    async with member(broker, third, batch=3, max_attempts=3):
         await asyncio.sleep(10)
 
     assert first.calls == [[(0, 1)], [(0, 2)]]
@@ -130,14 +114,14 @@ async def test_a_dead_letter_in_the_middle_is_not_delivered_again_after_a_take_o
             return ConsumeStatus.COMMIT
         return SUCCESS
 
-    async with consumer(broker, keeping, max_attempts=1):
+    async with member(broker, keeping, max_attempts=1):
         await held.wait()
         await asyncio.sleep(1)
 
     assert calls == [[0], [1], [2]]
     assert [message.body for message in await dead_letters(broker)] == [b"1"]
     again = Poisoned()
-    async with consumer(broker, again):
+    async with member(broker, again):
         await asyncio.sleep(1)
     assert again.calls == []
 
@@ -153,7 +137,7 @@ class Process:
         self.calls: list[list[int]] = []
         self.died = False
         self._deadly = deadly
-        self.consumer = consumer(broker, self._listener, connect=self._connect, drain_s=0.0, **settings)
+        self.consumer = member(broker, self._listener, connect=self._connect, drain_s=0.0, **settings)
 
     def _connect(self, *args: Any, **callbacks: Any) -> Connection:
         self.connections.append(Connection(*args, **callbacks))
@@ -227,7 +211,7 @@ async def test_a_stopped_queue_goes_on_after_a_reset(broker: InMemoryBroker) -> 
     mended = Poisoned()
     link = Connection(broker.address)
     link.start()
-    async with consumer(broker, mended) as one:
+    async with member(broker, mended) as one:
         await asyncio.sleep(5)
         assert list(one.stopped_queues) == [QUEUE]
         assert mended.calls == []
@@ -244,7 +228,7 @@ async def test_one_lost_process_convicts_nobody(broker: InMemoryBroker) -> None:
     assert not await Process(broker, b"2", batch=4).live(10)
     fine = Poisoned()
 
-    async with consumer(broker, fine, batch=4):
+    async with member(broker, fine, batch=4):
         await asyncio.sleep(1)
 
     assert fine.calls == [[(0, 1), (1, 1), (2, 1), (3, 1)]]
