@@ -37,7 +37,7 @@ class Record(NamedTuple):
     offsets: list[int]
     attempts: list[int]
     lost: bool = False
-    bodies: list[str] = []  # noqa: RUF012  # shared, so nobody may change it in place
+    bodies: list[str] = []  # noqa: RUF012  # shared, so it must not be changed in place
 
 
 class Pace(NamedTuple):
@@ -116,7 +116,7 @@ def _result(messages: list[StoredMessage], context: ConsumeContext) -> tuple[str
 
 
 async def on_loop(messages: list[StoredMessage], context: ConsumeContext) -> ConsumeStatus:
-    """A coroutine function; it goes on when it is told that the lease is lost, as a careless one would."""
+    """A coroutine function; it goes on when its context says that the lease is lost, as a careless one would."""
     log = _log()
     log.note(START, messages, context)
     takes_s = sum(pace(message.queue_offset).takes_s for message in messages)
@@ -137,11 +137,11 @@ def in_thread(messages: list[StoredMessage], context: ConsumeContext) -> Consume
     log, waiting = _log(), threading.Event()
     log.note(START, messages, context)
     until = boottime() + sum(pace(message.queue_offset).takes_s for message in messages)
-    told = False
+    noted = False
     while boottime() < until:
         waiting.wait(min(LOOK_S, max(0.0, until - boottime())))
-        if context.lost and not told:
-            told = True
+        if context.lost and not noted:
+            noted = True
             log.note(LOST, messages, context)
     kind, status = _result(messages, context)
     log.note(kind, messages, context)

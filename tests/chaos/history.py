@@ -1,8 +1,8 @@
 """
 The history of real processes, out of the logs of their calls and what was done to them: for :mod:`simulation.ordered`.
 
-All times are of one clock, that of the machine. A record is written a moment after what it tells, and a process may be
-stopped in that moment; what that means is told at :func:`_begun_before_the_stop` and :func:`_told_by_the_clock`. Pure.
+All times are of one clock, that of the machine. A record is written a moment after the event, and a process may be
+stopped in that moment; see :func:`_begun_before_the_stop` and :func:`_seen_by_the_clock`. Pure.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _stops(done: Iterable[Done]) -> Iterator[Stop]:
 
 def _begun_before_the_stop(record: Record, stops: list[Stop]) -> Record:
     """
-    A call that was begun right before its process was stopped has its record behind the stop: move it back.
+    A call that was begun right before its process was stopped has its record after the stop: move it back.
 
     It knows by then that its lease is lost. One that does not is left where it is, and judged there.
     """
@@ -97,13 +97,13 @@ def _calls(records: list[Record], long_stops: list[Stop]) -> Iterator[Event]:
             yield Lost(record.at, number)
         elif record.kind in (END, FAILED):
             del running[owner]
-            yield from _told_by_the_clock(number, start, record, long_stops)
+            yield from _seen_by_the_clock(number, start, record, long_stops)
             yield Ended(record.at, number, (DONE if record.kind == END else events.FAILED,) * len(start.offsets))
     for number, start in running.values():
-        yield from _told_by_the_clock(number, start, None, long_stops)
+        yield from _seen_by_the_clock(number, start, None, long_stops)
 
 
-def _told_by_the_clock(number: int, start: Record, end: Record | None, long_stops: list[Stop]) -> Iterator[Event]:
+def _seen_by_the_clock(number: int, start: Record, end: Record | None, long_stops: list[Stop]) -> Iterator[Event]:
     """
     ``context.lost`` reads the clock: after a stop that outlived the lease it is true from the first step on.
 

@@ -64,7 +64,7 @@ class ConsumerProcess(Running):
         super().__init__(
             "rmq.cli.rmq_consume", "--broker", address, "--orderly", "--topic", TOPIC, "--group", GROUP,
             "--listener", f"chaos.call_log:{listener}", "-o", f"batch={1 + number % 3}",
-            # A kill every second may hit the same slow message often: that is no message that kills.
+            # A kill every second may hit the same slow message often: it is not the message that kills.
             "-o", "crash_limit=1000000",
             env=with_tests(**{WHERE: str(self.calls)}),
         )  # fmt: skip
@@ -105,7 +105,7 @@ class Fleet:
         self.done.append(Killed(boottime(), consumer.name))
 
     def _pause(self) -> None:
-        """Shorter than anybody minds."""
+        """Shorter than any timeout."""
         self._stop(self._chance.uniform(0.2, BELIEVED_S / 2))
 
     def _outlast(self) -> None:
@@ -159,7 +159,7 @@ class Fleet:
         self.done.append(Hindered(boottime(), boottime()))
 
     def check_alive(self) -> None:
-        """Nobody ended by itself, and nobody had an error of ours."""
+        """Check that no member ended by itself or had an error of ours."""
         for consumer in self.consumers:
             assert consumer.process.poll() is None, f"{consumer.name} ended by itself: {consumer.errors[-15:]}"
             assert not any("Traceback" in line for line in consumer.errors), consumer.errors[-30:]
@@ -234,22 +234,22 @@ async def _watch_progress(fleet: Fleet) -> None:
 async def _consumed(fleet: Fleet) -> None:
     """Wait until the group has committed all there is."""
     queues = [MessageQueue(TOPIC, queue_id) for queue_id in range(QUEUES)]
-    behind: list[str] = []
+    unfinished: list[str] = []
     try:
         async with asyncio.timeout(HEALING_S), Admin(fleet.address) as admin:
             while True:
                 ranges = zip(queues, await admin.ranges(queues, GROUP), strict=True)
-                behind = [
+                unfinished = [
                     f"{queue}: {held.committed} of {held.max_offset}"
                     for queue, held in ranges
                     if held.max_offset and held.committed != held.max_offset
                 ]
-                if not behind:
+                if not unfinished:
                     return
                 await asyncio.sleep(0.1)
     except TimeoutError:
         errors = [line for consumer in fleet.consumers for line in consumer.errors[-5:]]
-        raise AssertionError(f"not consumed within {HEALING_S:g} s of the healing: {behind}; {errors}") from None
+        raise AssertionError(f"not consumed within {HEALING_S:g} s of the healing: {unfinished}; {errors}") from None
 
 
 def main() -> None:
@@ -259,7 +259,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, help="default: a new one, which is printed")
     chosen = parser.parse_args()
     logging.getLogger("rmq").setLevel(logging.ERROR)  # that the broker is away is what this is about
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("told to end"))  # so that every process is ended first
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by a signal"))  # so that every process is ended first
     seed = Random().randrange(1 << 32) if chosen.seed is None else chosen.seed
     print(f"seed {seed}, {chosen.seconds:g} s", flush=True)
     if asyncio.run(run(chosen.seconds, seed)).violations:

@@ -222,7 +222,7 @@ def main() -> None:
     parser.add_argument("--consume", nargs=3, help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.consume is None:
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit("told to end"))  # so that every process is ended first
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by a signal"))  # so that every process is ended first
         return asyncio.run(run(chosen.stops, chosen.kills))
     kind, address, takes_s = chosen.consume
     consuming = {**KINDS, "deadly": run_deadly}[kind](address, float(takes_s))

@@ -113,7 +113,7 @@ class Fleet:
         self.join()
 
     def check_alive(self) -> None:
-        """Nobody ended by itself, and nobody had an error of ours."""
+        """Check that no member ended by itself or had an error of ours."""
         for member in self.members:
             assert member.process.poll() is None, f"{member.name} ended by itself: {member.errors[-15:]}"
             assert not any("Traceback" in line for line in member.errors), member.errors[-30:]
@@ -147,7 +147,7 @@ async def progress(admin: Admin) -> list[tuple[MessageQueue, Range]]:
 
 async def settled(fleet: Fleet) -> list[Row]:
     """Wait until everything is processed or given up, nothing waits, and all is committed; what the log holds then."""
-    behind: list[str] = []
+    unfinished: list[str] = []
     left = -1
     try:
         async with asyncio.timeout(HEALING_S), Admin(fleet.address) as admin:
@@ -157,7 +157,7 @@ async def settled(fleet: Fleet) -> list[Row]:
                 before: list[tuple[MessageQueue, int]] = []
                 while True:
                     ranges = await progress(admin)
-                    behind = [f"{queue}: {one.committed} of {one.max_offset}" for queue, one in ranges]
+                    unfinished = [f"{queue}: {one.committed} of {one.max_offset}" for queue, one in ranges]
                     ends = [(queue, one.max_offset) for queue, one in ranges if one.committed == one.max_offset]
                     # What waits is asked for between two looks at the queues: what fails meanwhile is in one of them.
                     if len(ends) == len(ranges) and ends == before and not left:
@@ -169,7 +169,7 @@ async def settled(fleet: Fleet) -> list[Row]:
                 await connection.close()
     except TimeoutError:
         errors = [line for member in fleet.members for line in member.errors[-5:]]
-        raise AssertionError(f"not settled within {HEALING_S:g} s of the healing: {behind}; {errors}") from None
+        raise AssertionError(f"not settled within {HEALING_S:g} s of the healing: {unfinished}; {errors}") from None
 
 
 async def run(seconds: float, seed: int, *, least: int = 0, every: tuple[float, float] = (1.0, 3.0)) -> Verdict:
@@ -206,7 +206,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, help="default: a new one, which is printed")
     chosen = parser.parse_args()
     logging.getLogger("rmq").setLevel(logging.ERROR)  # that the broker is away is what this is about
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("told to end"))  # so that every process is ended first
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by a signal"))  # so that every process is ended first
     seed = Random().randrange(1 << 32) if chosen.seed is None else chosen.seed
     print(f"seed {seed}, {chosen.seconds:g} s", flush=True)
     try:

@@ -63,9 +63,9 @@ def test_an_overlap_that_its_owner_did_not_know_of_is_seen() -> None:
     assert "did not know that it lost the queue" in found.violations[0]
 
 
-def test_a_call_that_was_told_overlaps_fenced() -> None:
-    told = [*call("a", 1, 0, 1, 5, lost=True), record(2, "a", LOST, 1, 0, lost=True)]
-    found = verdict([*told, *call("b", 2, 0, 3, 4)], count=1)
+def test_a_call_that_knows_of_its_loss_overlaps_fenced() -> None:
+    known = [*call("a", 1, 0, 1, 5, lost=True), record(2, "a", LOST, 1, 0, lost=True)]
+    found = verdict([*known, *call("b", 2, 0, 3, 4)], count=1)
 
     assert (found.violations, found.fenced_overlaps) == ([], 1)
 

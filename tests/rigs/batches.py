@@ -20,7 +20,7 @@ from rmq.wire.batch.compression import CODECS, NUMBERS
 
 
 def settings_of(examples: int) -> settings:
-    """Settings of a property test: no deadline, since a busy machine is no failure."""
+    """Settings of a property test: no deadline, since a busy machine fails nothing."""
     return settings(deadline=None, max_examples=examples, suppress_health_check=[HealthCheck.too_slow])
 
 

@@ -30,7 +30,7 @@ class Piece:
     sent: int
     """How many bytes of this connection were passed on before."""
     reader_port: int
-    """The port of whoever reads."""
+    """The port of the reader."""
     proxy_port: int
     """The port it is connected to."""
 

@@ -5,7 +5,7 @@ A fenced block of a document is one of
 
 - ``python``: a file; the paragraph before it ends with the file's name, as in "Put this into `worker.py`:";
 - ``sh``: commands, one a line, typed into one shell in a folder of its own; those that never end (a broker, a
-  consumer) have a terminal of their own, until the same program is started there anew;
+  consumer) have a terminal of their own, until the same program is started there again;
 - ``text``: what the commands before it print, now or soon, in their own or in another terminal;
 - ``none``: a drawing.
 
@@ -95,7 +95,7 @@ def shape(line: str) -> str:
 
 
 def missing(wanted: str, *seen: str) -> list[str]:
-    """The lines of an output block that nobody has printed so often; a line of dots stands for whatever is left out."""
+    """The lines of an output block that were not printed so often; a line of dots stands for any lines."""
     shapes = Counter(shape(line) for text in seen for line in text.splitlines())
     left = []
     for line in wanted.splitlines():
@@ -161,7 +161,7 @@ class Terminal:
 
     @property
     def news(self) -> str:
-        """What was printed since somebody looked away."""
+        """What was printed since the last look."""
         return self.output[self._known :]
 
     def interrupt(self) -> None:
@@ -185,7 +185,7 @@ class Terminal:
 
 
 class Follower:
-    """Somebody who follows a document, in a new folder; ``elsewhere`` are commands that other tests run."""
+    """Follows a document as a reader does, in a new folder; ``elsewhere`` are commands that other tests run."""
 
     def __init__(self, folder: Path, *, endless: Collection[str], elsewhere: Collection[str]) -> None:
         self._folder = folder / "here"
@@ -282,7 +282,7 @@ class Follower:
 
 def environment(folder: Path) -> dict[str, str]:
     """
-    That of somebody who has just installed rmq: its commands are found, and a broker takes a free port.
+    That of a user who has just installed rmq: its commands are found, and a broker takes a free port.
 
     The commands run the modules under test, wherever they are installed.
     """

@@ -22,8 +22,8 @@ class _Collector(logging.Handler):
 
 
 @contextmanager
-def errors_told() -> Iterator[Callable[[], list[str]]]:
-    """What is yielded tells the errors that clients, consumers and brokers have logged so far, by their events."""
+def logged_errors() -> Iterator[Callable[[], list[str]]]:
+    """Yield a function that returns the errors logged so far by clients, consumers and brokers."""
     logger, collector = logging.getLogger("rmq"), _Collector()
     before = logger.level, logger.propagate
     logger.setLevel(logging.ERROR)

@@ -60,7 +60,7 @@ def black_hole() -> Iterator[str]:
     """Within the block connections to the address that is yielded are neither taken nor refused."""
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
-        for _ in range(4):  # more than wait to be taken; nobody takes them
+        for _ in range(4):  # more than wait to be taken; they are never taken
             client = stack.enter_context(socket.socket())
             client.setblocking(False)
             client.connect_ex(server.getsockname())

@@ -95,7 +95,7 @@ class Running:
         try:
             code = self.process.wait(deadline_s)
         except subprocess.TimeoutExpired as error:
-            self.process.send_signal(signal.SIGABRT)  # faulthandler then tells where each thread is
+            self.process.send_signal(signal.SIGABRT)  # faulthandler then prints where each thread is
             for reader in self._readers:
                 reader.join(deadline_s)
             tail = "\n".join([*self.lines[-5:], "--- errors:", *self.errors[-60:]])

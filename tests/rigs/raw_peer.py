@@ -84,10 +84,10 @@ class RawPeer:
 
     async def reason(self) -> tuple[int, str] | None:
         """Read until the broker closes; the reason it gave."""
-        told: tuple[int, str] | None = None
+        reason: tuple[int, str] | None = None
         while (answer := await self.frame()) is not None:
             if answer[0] == frames.PUSH and answer[2] == Push.CLOSING:
-                told = (answer[3][0], answer[3][1])
+                reason = (answer[3][0], answer[3][1])
             elif answer[0] == frames.REPLY and answer[2]:
-                told = (answer[2], answer[3][0])
-        return told
+                reason = (answer[2], answer[3][0])
+        return reason

@@ -29,5 +29,5 @@ class RecordedNumbers:
         if self.totals:
             terminalreporter.section("numbers that tests recorded")
             for test, numbers in self.totals.items():
-                told = ", ".join(f"{value} {name}" for name, value in numbers.items())
-                terminalreporter.line(f"{test}: {told}")
+                shown = ", ".join(f"{value} {name}" for name, value in numbers.items())
+                terminalreporter.line(f"{test}: {shown}")

@@ -121,7 +121,7 @@ class StoreBuilder:
         return self.put(topic, queue_id, body, properties=properties, **more)
 
     def topics(self, **queues: int) -> None:
-        """Write ``topics.json``, beside what RocketMQ makes itself."""
+        """Write ``topics.json``, next to what RocketMQ makes itself."""
         rows = {"TBW102": (8, 7), "DefaultCluster": (16, 7), "SCHEDULE_TOPIC_XXXX": (18, 6)}
         rows |= {name: (count, 6) for name, count in queues.items()}
         table = ",\n".join(

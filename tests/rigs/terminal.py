@@ -1,4 +1,4 @@
-"""Standard input as a terminal, for commands that ask only where somebody can answer."""
+"""Standard input as a terminal, for commands that ask only a person."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import io
 
 
 class Terminal(io.BytesIO):
-    """What somebody types, as far as anybody asks."""
+    """What a person types, as far as a command asks."""
 
     def isatty(self) -> bool:
         return True

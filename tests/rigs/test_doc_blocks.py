@@ -1,4 +1,4 @@
-"""Whoever follows a document notices where it is wrong."""
+"""Following a document shows where it is wrong."""
 
 from __future__ import annotations
 

@@ -6,13 +6,13 @@ inside the process work. Threads count as "something runs" while they owe the lo
 
 - work given to ``run_in_executor`` and ``asyncio.to_thread`` is counted by the loop, until the thread has ended, also
   when its awaiter was cancelled;
-- a plain thread is counted by whoever hands work to it: ``loop.threads_busy += 1`` on the loop's thread at the
+- a plain thread is counted by the code that hands work to it: ``loop.threads_busy += 1`` on the loop's thread at the
   hand-over and ``loop.threads_busy -= 1`` in the callback that the thread posts by ``call_soon_threadsafe``; or
   ``with loop.thread_busy():`` around an ``await`` for that callback; or, from any thread, ``thread_started()`` and
   ``thread_ended()``. Code that may run on any loop asks first: ``isinstance(loop, CountsThreads)``.
 
 When no timer is left and nothing can ever run, a test fails with ``Deadlock``, which lists what waits for what,
-instead of hanging. Child processes and threads that nobody counts are not seen: the clock runs ahead of them.
+instead of hanging. Child processes and threads that are not counted are not seen: the clock runs ahead of them.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         By how much a timer may run early: not at all.
 
         Real loops run what is due within a nanosecond. Here that would have a timer of exactly 60 s run at the
-        59.999999999999915 s that somebody else's sum of small steps came to, and no test would ever see 60 s.
+        59.999999999999915 s that another sum of small steps came to, and no test would ever see 60 s.
         """
         return math.ulp(self.now)
 

@@ -101,7 +101,7 @@ async def test_the_workload_does_what_the_proof_needs() -> None:
     assert any(isinstance(operation, AllSynced) for operation in operations)
     assert any(isinstance(operation, Wrote) and len(operation.data) > 1024 for operation in operations)
     marks = {type(mark).__name__ for _, mark in recording.marks()}
-    assert marks == {"Asked", "Acknowledged", "Told"}
+    assert marks == {"Asked", "Acknowledged", "Learned"}
     done = {mark.number for _, mark in recording.marks() if isinstance(mark, Acknowledged)}
     facts = [mark.fact for _, mark in recording.marks() if isinstance(mark, Asked) and mark.number in done]
     kinds = {key[0] for fact in facts if isinstance(fact, Values) for key, _ in fact.pairs}  # type: ignore[index]

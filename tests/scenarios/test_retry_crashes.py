@@ -78,7 +78,7 @@ async def record(folder: Path) -> Recording:
     files = RecordingFiles(folder, now=asyncio.get_running_loop().time)
     broker = await started(folder, files)
     await send_all(broker.address, files.mark)
-    rows = await FailingGroup(broker.address, now=now, told=files.mark).run()
+    rows = await FailingGroup(broker.address, now=now, promised=files.mark).run()
     assert wrong(rows) == []
     assert {row.body for row in rows} == set(FATES)
     recording = Recording(files.recording.start, list(files.recording.steps))

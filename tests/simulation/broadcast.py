@@ -3,7 +3,7 @@ What happened to a broadcasting group, and whether it may have happened: pure.
 
 An *instance* has progress of its own, and one life after the other. The rules, for each queue of each instance:
 
-- A life begins where the last one ended: exactly there if that stopped cleanly, else not behind what was finished, and
+- A life begins where the last one ended: exactly there if that stopped cleanly, else not past what was finished, and
   with nothing again that was finished well before the instance's progress was written for the last time.
 - Orderly: each message follows the one before; one that failed is given again, and passed after its last attempt.
 - Concurrent: each message is given once in a life, and passed whatever becomes of it.
@@ -183,7 +183,7 @@ class _Checker:
         line = instance.lines.setdefault(call.queue, _Line([]))
         places = [line.place(offset) for offset in call.offsets]
         if call.lost:
-            self._bad(call.at, f"{call}: nobody can take a queue from a broadcasting member")
+            self._bad(call.at, f"{call}: no member can take a queue from a broadcasting member")
         for offset, body in zip(call.offsets, call.bodies, strict=True):
             row = self._log.at.get((call.queue, offset))
             if row is None or row.body != body:
@@ -237,7 +237,7 @@ class _Checker:
     # The end
 
     def ends(self) -> None:
-        """Whoever lives has everything."""
+        """Check that every instance that lives has everything."""
         for name, instance in self._instances.items():
             if instance.process is None:
                 continue
@@ -253,7 +253,7 @@ class _Checker:
                         self._bad(line.finished[place], f"{queue} {offset} is late for {name}: due at {limit:.3f} s")
 
     def missing(self) -> int:
-        """How many places nobody has finished yet."""
+        """Return how many places are not finished yet."""
         return sum(
             place not in line.finished
             for instance in self._instances.values()

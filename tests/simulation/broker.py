@@ -116,7 +116,7 @@ class NotingBroker(Broker):
         left = [f"{len(self._locks)} leases"] if len(self._locks) else []
         left += [f"{len(self._parked_pulls)} parked pulls"] if len(self._parked_pulls) else []
         left += [f"{self._pulls.rescued} pulls that were never woken"] if self._pulls.rescued else []
-        return [f"left behind: {what}" for what in left]
+        return [f"still held: {what}" for what in left]
 
 
 @cache

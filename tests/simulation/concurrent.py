@@ -5,7 +5,7 @@ The rules, for each row of the log, which is a message of the topic or one that 
 
 - It is given once; again under the same owner (an epoch) only when it failed and could not be given back, not before
   its pause is over, and with the next number; under another owner only when no durable progress covers it. An owner
-  that gives a queue back has finished what it began, so that nobody does that again.
+  that gives a queue back has finished what it began, so that it is not done again.
 - Two calls overlap in a queue only within one owner, or as a *fenced overlap* (see simulation/ordered.py).
 - Progress never passes a row that is neither processed nor copied, and covers everything in the end.
 - What is copied failed: to the retry topic not before the delay of its level, and, where nothing hindered, not 100 ms
@@ -204,7 +204,7 @@ class _Checker:
     def _check_overlaps(self, call: Started) -> None:
         newest = self._newest.get(call.queue)
         if newest is not None and call.epoch < newest.epoch:
-            self._bad(call.at, f"{call} was started behind {newest}, which fences it")
+            self._bad(call.at, f"{call} was started after {newest}, which fences it")
         for older in self._running.values():
             if older.queue != call.queue:
                 continue
@@ -263,7 +263,7 @@ class _Checker:
             if first is None or first.fate == DONE:
                 self._bad(call.at, f"{call} gives {row.offset} again, though it was given back as finished")
             else:
-                self._disturbed = True  # something before it could not be given back, so that all behind it is again
+                self._disturbed = True  # something before it could not be given back, so all after it comes again
 
     def _first_of(self, call: Started, epoch: int) -> DeferredDelivery | None:
         """The last delivery, under an earlier owner, of what a new one begins with."""
@@ -363,7 +363,7 @@ class _Checker:
             limit = max(row.at, self._healed + grace_s) + self._levels.settle_s
             given = self._given.get((row.queue, row.offset))
             if not given:
-                self._bad(limit, f"{row.queue} {row.offset} is never given to anybody")
+                self._bad(limit, f"{row.queue} {row.offset} is never given")
             elif given[0].call.at > limit:
                 self._bad(given[0].call.at, f"{row.queue} {row.offset} is given late: it was due at {limit:.3f} s")
             if self._committed[row.queue] <= row.offset:

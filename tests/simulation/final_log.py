@@ -1,7 +1,7 @@
 """
-What the log may hold at the end, whoever consumed it: pure.
+What the log may hold at the end, whichever group consumed it: pure.
 
-- Every acknowledged message lies in its topic once, at the place its producer was told, and in the order it was sent.
+- Every acknowledged message lies in its topic once, at the place its producer learned, and in the order it was sent.
 - What waits for its time is stored when that has come, not before, and at most 100 ms later, or as much later than the
   broker came back; once.
 - What a group gave back lies in its retry topic once for each number of deliveries, below the limit; what it gave up
@@ -111,7 +111,7 @@ def _order(accepted: list[Sent]) -> list[str]:
             continue
         number, offset = last.get((sent.producer, sent.queue), (-1, -1))
         if (sent.number > number) != (sent.offset > offset):
-            bad.append(f"{sent.at:.3f} s: {sent.producer} sent {sent.number} behind {number}, it is at {sent.offset}")
+            bad.append(f"{sent.at:.3f} s: {sent.producer} sent {sent.number} after {number}, it is at {sent.offset}")
         last[sent.producer, sent.queue] = max((sent.number, sent.offset), (number, offset))
     return bad
 

@@ -2,7 +2,7 @@
 A network in memory that carries bytes between the processes of a simulation, late, or not at all.
 
 Each process has a *link*. Of each link, what goes up (from the process) and what comes down (to it) can be held back:
-what is held is neither lost nor reordered, it is what TCP would send again until the link heals or somebody gives up.
+what is held is neither lost nor reordered, it is what TCP would send again until the link heals or one end gives up.
 A dial over a held link waits. The end of a connection travels the same way as bytes do, so a held link hides that, too.
 """
 
@@ -227,7 +227,7 @@ class End(asyncio.Transport):
         self._network.loop.call_soon(self._finish, None, context=self.context)
 
     def vanish(self, *, graceful: bool) -> None:
-        """Tell the other end that this one is gone; nobody here is told."""
+        """Show the other end that this one is gone; this end does not notice."""
         self.graceful = graceful
         self.out.send(None)
 
@@ -276,7 +276,7 @@ class Network:
             await asyncio.sleep(link.delay_s)
         server = self._servers.get(port)
         if server is None:
-            raise ConnectionRefusedError(111, f"nobody listens at port {port}")
+            raise ConnectionRefusedError(111, f"no process listens at port {port}")
         near, far = End(self, caller, ("127.0.0.1", port)), End(self, server.owner, ("127.0.0.1", next(self._ports)))
         near.out = far.into = _pipe(self, link, UP, near, far)
         near.into = far.out = _pipe(self, link, DOWN, far, near)
@@ -321,13 +321,13 @@ class Network:
             self.loop.call_soon(end.ended, ConnectionResetError("the network cut it"), context=end.context)
 
     def end_far(self, name: str) -> None:
-        """Whoever a process is connected to gives the connections up."""
+        """Let the peers of a process give the connections up."""
         for end in self.ends(name):
             if end.out.way == DOWN:
                 self.loop.call_soon(end.abort, context=end.context)
 
     def process_ended(self, process: Owner) -> None:
-        """A process is no more: the system ends its connections and its ports."""
+        """A process died: the system ends its connections and its ports."""
         for port, server in list(self._servers.items()):
             if server.owner is process:
                 del self._servers[port]

@@ -17,7 +17,7 @@ The rules, for each queue of each group:
 - The number of an attempt never goes down, and goes up when a failed message is given again by the same owner.
 - What was acknowledged to a producer is what the listener gets at that offset, in the order in which it was sent, and
   it is processed (or a dead letter) within ``settle_s`` of the moment from which nothing hinders it.
-- A sink that refuses whoever comes with an epoch lower than one it has seen is written without a gap.
+- A sink that refuses a writer with an epoch lower than one it has seen is written without a gap.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Verdict(NamedTuple):
 
     violations: list[str]
     calls: int
-    fenced_overlaps: int  # calls that a newer owner's call began beside, as the contract allows
+    fenced_overlaps: int  # calls that a newer owner's call began next to, as the contract allows
     missing: int  # acknowledged messages that were not processed
 
     def __str__(self) -> str:
@@ -170,7 +170,7 @@ class _Checker:
     def _sent(self, event: Sent) -> None:
         number, offset = self._numbers.get((event.producer, event.queue), (-1, -1))
         if (event.number > number) != (event.offset > offset):
-            self._bad(event.at, f"{event.producer} sent {event.number} behind {number}, and it is at {event.offset}")
+            self._bad(event.at, f"{event.producer} sent {event.number} after {number}, and it is at {event.offset}")
         self._numbers[event.producer, event.queue] = max((event.number, event.offset), (number, offset))
 
     def _hindered(self, event: Hindered) -> None:
@@ -235,7 +235,7 @@ class _Checker:
 
     def _check_attempts(self, line: _Line, call: Started) -> None:
         if call.epoch <= line.void:
-            return  # the count began anew
+            return  # the count began again
         again = line.place(call.offsets[0]) < line.owners[call.epoch].failed
         for offset, attempt in zip(call.offsets, call.attempts, strict=True):
             last = line.attempts.get(offset, 0)
@@ -247,7 +247,7 @@ class _Checker:
 
     def _check_overlaps(self, line: _Line, call: Started) -> None:
         if line.newest is not None and call.epoch < line.newest.epoch:
-            self._bad(call.at, f"{call} was started behind {line.newest}, which fences it")
+            self._bad(call.at, f"{call} was started after {line.newest}, which fences it")
         for older in line.running.values():
             if older.process == call.process:
                 self._bad(call.at, f"{call} overlaps {older} in the same process")
@@ -289,7 +289,7 @@ class _Checker:
         if event.offset < line.committed:
             self._bad(event.at, f"the progress of {event.queue} goes back from {line.committed} to {event.offset}")
         if event.epoch is not None and line.newest is not None and event.epoch < line.newest.epoch:
-            self._bad(event.at, f"epoch {event.epoch} commits {event.offset} behind {line.newest}, which fences it")
+            self._bad(event.at, f"epoch {event.epoch} commits {event.offset} after {line.newest}, which fences it")
         line.committed = event.offset
 
     def _promised(self, event: Promised) -> None:

@@ -1,12 +1,12 @@
 """
 Several processes on one loop and one virtual clock, which can be stopped, continued and killed one by one.
 
-Everything a process does runs in callbacks, and every callback runs in a context that it inherited from whoever
-scheduled it. So a process is a context variable: the loop asks each callback, right before it would run, whose it is.
+Everything a process does runs in callbacks, and every callback runs in a context that it inherited from the code
+that scheduled it. So a process is a context variable: right before a callback would run, the loop looks whose it is.
 What belongs to a stopped process is put aside and runs when it is continued; what belongs to a killed one never runs.
 The clock goes on meanwhile, as CLOCK_BOOTTIME does for a process that got SIGSTOP.
 
-A callback is never cut in the middle: a stop between two statements is a stop before the first ``await`` behind them.
+A callback is never cut in the middle: a stop between two statements is a stop before the first ``await`` after them.
 """
 
 from __future__ import annotations
@@ -106,11 +106,11 @@ class Process:
         others = [handle for handle in later if not isinstance(handle, asyncio.TimerHandle)]
         first, last = (timers, others) if order == TIMERS_FIRST else (others, timers)
         self._loop.run_missed([*begun, *first])
-        # Behind what those wake: as if the loop had looked at the others a moment later.
+        # After what those wake: as if the loop had looked at the others a moment later.
         self._loop.call_soon(self._loop.run_missed, last, context=contextvars.Context())
 
     def kill(self) -> None:
-        """End it without a word; whoever is connected to it hears so, if the network lets it."""
+        """End it without a word; its peers notice, if the network lets it."""
         self.dead = True
         self._stand_still()
         self._loop.network.process_ended(self)
@@ -148,7 +148,7 @@ class _Ready(deque[asyncio.Handle]):
 
 
 class _NoSockets(JumpingSelector):
-    """Asks the system only when a thread is at work: there is no socket, and every thread is counted."""
+    """Asks the system only when a thread is at work: no socket exists, and every thread is counted."""
 
     def select(self, timeout: float | None = None) -> Ready:
         if self.loop.threads_busy or timeout is None:

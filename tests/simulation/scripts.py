@@ -69,7 +69,7 @@ class Resume(NamedTuple):
 
 
 class Partition(NamedTuple):
-    """Nothing goes these ways between a client and the broker, and nobody is told."""
+    """Nothing goes these ways between a client and the broker, and neither end notices."""
 
     client: str
     ways: tuple[str, ...]
@@ -90,7 +90,7 @@ class Heal(NamedTuple):
 
 
 class CloseUnseen(NamedTuple):
-    """The broker's end of a client's connection is gone, and nothing gets through that would tell the client."""
+    """The broker's end of a client's connection is gone, and nothing gets through that would show it to the client."""
 
     client: str
 

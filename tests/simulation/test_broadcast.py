@@ -1,4 +1,4 @@
-"""Every rule for broadcasting groups has a history that breaks it and is caught, and one beside it that is fine."""
+"""Every rule for broadcasting groups has a history that breaks it and is caught, and one next to it that is fine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every rule for concurrent groups has a history that breaks it and is caught, and one beside it that is fine."""
+"""Every rule for concurrent groups has a history that breaks it and is caught, and one next to it that is fine."""
 
 from __future__ import annotations
 
@@ -311,7 +311,7 @@ def test_a_call_beyond_its_time_out_may_be_taken_from_its_listener() -> None:
 def test_a_retry_of_somebody_whose_network_failed_may_be_late() -> None:
     story = failed_once(at=20.0)
     story.events.insert(0, Troubled(0.0, "a"))
-    story.is_caught("late")  # of a process that nobody knows yet
+    story.is_caught("late")  # of a process that is not known yet
 
     story = failed_once(at=20.0)
     story.events.append(Troubled(30.0, "a"))

@@ -1,4 +1,4 @@
-"""Every rule of what the log may hold has a log that breaks it and is caught, and one beside it that is fine."""
+"""Every rule of what the log may hold has a log that breaks it and is caught, and one next to it that is fine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every rule of the checker has a history that breaks it and is caught, and one beside it that is fine."""
+"""Every rule of the checker has a history that breaks it and is caught, and one next to it that is fine."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Story:
 
 
 def two_owners() -> Story:
-    """The first call of ``b`` begins while a call of ``a`` is running, which was told that it lost the queue."""
+    """The first call of ``b`` begins while a call of ``a`` is running, which knows that it lost the queue."""
     return Story().start(0).add(Lost(0.0, 1)).start(0, epoch=2, process="b")
 
 
@@ -105,14 +105,14 @@ FINE = {
     ),
     "a process that was killed has no calls": Story().start(0).add(Killed(0.0, "a")).start(0, epoch=2, process="b"),
     "attempts go up": Story().call(0, result=FAILED).call(0, result=FAILED, attempt=2).call(0, attempt=3),
-    "an attempt that nobody recorded has the same number at the next owner": (
+    "an attempt that was not recorded has the same number at the next owner": (
         Story().call(0, result=FAILED).call(0, epoch=2, process="b")
     ),
     "a dead letter counts as processed": Story().call(0, result=FAILED).add(DeadLettered(0.0, Q, 0)).committed(1),
     "a dead letter is left out": (
         Story().call(0, 1, 2, result=FAILED).add(DeadLettered(0.0, Q, 1)).call(0, 2, attempt=2).call(3).committed(4)
     ),
-    "behind a dead letter comes what an owner before had, with the same number": (
+    "after a dead letter comes what an owner before had, with the same number": (
         Story()
         .call(0)
         .call(1, result=KEPT)
@@ -121,7 +121,7 @@ FINE = {
         .add(DeadLettered(0.0, Q, 0))
         .call(1, epoch=2, process="b")
     ),
-    "a new owner begins behind dead letters": (
+    "a new owner begins after dead letters": (
         Story().granted(1, 0).start(0).add(DeadLettered(0.0, Q, 0), Killed(0.0, "a")).granted(2, 0).call(1, epoch=2)
     ),
     "the sink does without dead letters": Story().add(DeadLettered(0.0, Q, 0), Wrote(0.0, Q, 1, 1)),
@@ -160,8 +160,8 @@ BROKEN = {
     "is committed up to 2, and processed up to 1": Story().call(0).start(1).committed(2),
     "is committed up to 1, and processed up to 0": Story().call(0, result=KEPT).committed(1),
     "goes back from 2 to 1": Story().call(0).call(1).committed(2).committed(1),
-    "commits 1 behind": two_owners().end(call=1).end(call=2).committed(1, epoch=1),
-    "was started behind": two_owners().end(call=1).start(1),
+    "commits 1 after": two_owners().end(call=1).end(call=2).committed(1, epoch=1),
+    "was started after": two_owners().end(call=1).start(1),
     "overlaps call 1 (a, epoch 1, ('g', 'orders', 0) at 0, since 6.000 s) in the same process": (
         Story().start(0).add(Lost(0.0, 1)).start(0, epoch=2)
     ),
@@ -180,8 +180,8 @@ BROKEN = {
     "attempt 0 of 0 comes after attempt 0": Story().call(0, attempt=0),
     "has the same number now": Story().call(0, result=FAILED).call(0),
     "b'9' is not what was sent to 0": Story().call(0, bodies=(b"9",)),
-    "sent 0 behind 5": Story().add(Sent(0.0, Q, 9, b"", "p", 0)),
-    "sent 7 behind 5": Story().add(Sent(0.0, Q, 2, b"", "p", 7)),
+    "sent 0 after 5": Story().add(Sent(0.0, Q, 9, b"", "p", 0)),
+    "sent 7 after 5": Story().add(Sent(0.0, Q, 2, b"", "p", 7)),
     "gets 2, and 1 is due": Story().add(Wrote(0.0, Q, 1, 0), Wrote(0.0, Q, 1, 2)),
 }
 

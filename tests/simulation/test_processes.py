@@ -31,7 +31,7 @@ class Diary:
 
     def note(self, what: str) -> None:
         name = owner()
-        self.lines.append((asyncio.get_running_loop().time(), f"{name.name if name else 'nobody'}: {what}"))
+        self.lines.append((asyncio.get_running_loop().time(), f"{name.name if name else 'none'}: {what}"))
 
     async def tick(self, times: int) -> None:
         for _ in range(times):
@@ -158,7 +158,7 @@ async def dial(diary: Diary) -> Peer:
 @pytest.mark.parametrize(
     ("order", "expected"),
     [
-        (IN_TIME, ["word", "tick"]),  # the timer wakes a task, which runs behind all that was due
+        (IN_TIME, ["word", "tick"]),  # the timer wakes a task, which runs after all that was due
         (TIMERS_FIRST, ["tick", "word"]),
         (SOCKETS_FIRST, ["word", "tick"]),
     ],

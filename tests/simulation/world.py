@@ -37,7 +37,7 @@ from rmq.wire.protocol.ops.core import Op
 
 from rigs.disk.crash import KEPT, crash, materialise
 from rigs.disk.recording import RecordingFiles, memory_folder
-from rigs.logged_errors import errors_told
+from rigs.logged_errors import logged_errors
 from rigs.recovery.served import LateFlusher
 from simulation import history, scripts
 from simulation.broker import BEGAN, BEGAN_US, NotingBroker, noting, read_rows, waiting
@@ -67,7 +67,7 @@ from simulation.processes import Process, SimulatedLoop
 from simulation.scripts import Script, Step, instance_of
 from simulation.verdict import Verdict, judge
 
-NEVER = 1 << 30  # a member that is killed or cut off often is no crash loop, unless a script says so
+NEVER = 1 << 30  # a member that is killed or cut off often makes no crash loop, unless a script says so
 SETTLED_S = 1.0  # everything is watched for this long after the last message was processed
 PATIENCE_S = 60.0  # beyond all delays, before what is not processed is given up
 
@@ -105,7 +105,7 @@ def play(script: Script, build: Build = SOUND) -> Played:
     before = random.getstate()
     random.seed(script.seed)  # producers draw their pauses here
     try:
-        with errors_told() as errors, asyncio.Runner(loop_factory=SimulatedLoop) as runner:
+        with logged_errors() as errors, asyncio.Runner(loop_factory=SimulatedLoop) as runner:
             return runner.run(_play(script, build, errors))
     finally:
         random.setstate(before)
@@ -593,7 +593,7 @@ class World:
         return False
 
     async def _stop_all(self) -> None:
-        """A clean stop leaves nothing behind."""
+        """Stop all members: a clean stop leaves nothing that is held."""
         stopping = [member.process.task(member.consumer.stop()) for member in self.members.values()]
         stopping += [member.leaving for member in self._gone if member.leaving is not None and not member.process.dead]
         if stopping:
@@ -611,7 +611,7 @@ class World:
         self._loop.set_exception_handler(lambda loop, context: None)
         if self._broker is not None:
             await self._broker_process.task(self._broker.stop())
-        with capture_logs():  # what a dead broker finds when it is let run, its files closed, is no trouble
+        with capture_logs():  # what a dead broker finds when it is let run, its files closed, counts as no trouble
             for process in [*self._fallen, *(member.process for member in [*self.members.values(), *self._gone])]:
                 process.bury()
             for _ in range(100):

@@ -68,7 +68,7 @@ BAD_BATCHES: list[tuple[str, bytes, int, type[Refused], str]] = [
     ("more messages than lengths", patched(GOOD, 78, ">H", 3), 0, BadBatch, ""),
     ("a body too large", _too_large_a_body(), 0, MessageTooLarge, "over the limit of 4194304"),
     ("a batch too large", _too_large_a_batch(), 0, BatchTooLarge, "over the limit of 4259840"),
-    ("bytes behind it", GOOD + bytes(8), 0, BadBatch, "8 bytes follow"),
+    ("bytes after it", GOOD + bytes(8), 0, BadBatch, "8 bytes follow"),
     ("its end missing", GOOD[:-8], 0, BadBatch, "announces"),
     ("no header", GOOD[:40], 0, BadBatch, "shorter than its header"),
     ("nothing at all", b"", 0, BadBatch, "shorter than its header"),

@@ -140,7 +140,7 @@ def changed_value(rng: Random, value: Any) -> Any:
 
 
 def any_bytes(rng: Random) -> bytes:
-    """Bytes without any sense, now and then in a frame, or behind the head of one."""
+    """Bytes without any sense, now and then in a frame, or after the head of one."""
     data = rng.randbytes(rng.randrange(1, 400))
     match rng.randrange(4):
         case 0:

@@ -34,7 +34,7 @@ LIMITS = PeerLimits(10.0, 30.0)
 
 
 class _Transport:
-    """A peer that takes every answer at once, and goes when it is told to."""
+    """A peer that takes every answer at once, and goes when the broker closes it."""
 
     def __init__(self, protocol: Connection) -> None:
         self.protocol = protocol
@@ -122,7 +122,7 @@ class FuzzPeer:
         return found
 
     def ask(self, op: int, payload: object) -> Any:
-        """An answer that is no refusal."""
+        """Return an answer that must not be a refusal."""
         (answer,) = (answer for answer in self.give(request(PING_ID, op, payload)) if answer[0] == frames.REPLY)
         assert answer[2] == 0, answer
         return answer[3]
@@ -168,7 +168,7 @@ class Target:
         return [data for _, data in self._pulled("kept", 0, 0)]
 
     def _pulled(self, topic: str, queue_id: int, at: int) -> Iterator[tuple[int, bytes]]:
-        """The batches of a queue from an offset on, one by one, and the offsets behind them."""
+        """The batches of a queue from an offset on, one by one, and the offsets after them."""
         end = self.witness.ask(Op.RANGES, [None, [[topic, queue_id]]])[0][2]
         while at < end:
             ((_, status, at, _, _, data, _),) = self.witness.ask(Op.PULL, [None, 0, 1, [[topic, queue_id, at]]])
@@ -218,7 +218,7 @@ class Target:
             self._generation, self._read_to = generation, [0, 0, 0, 0]
 
     def judge(self, peer: FuzzPeer, data: bytes) -> str:
-        """Give one input, check every promise, and tell what became of it."""
+        """Give one input, check every promise, and return what became of it."""
         before, alone = self.state(), _is_one_frame(data) and not peer.connection._reader.unfinished
         answers = peer.give(data)
         closed = peer.connection.closing
@@ -232,7 +232,7 @@ class Target:
         return "refused" if _all_refused(answers) else "served"
 
     def finish(self, peer: FuzzPeer) -> None:
-        """The peer is still served, or waited for no longer than it may be; it goes and leaves nothing behind."""
+        """The peer is still served, or waited for no longer than it may be; when it has gone, nothing of it is left."""
         if not peer.connection.closing:
             reader = peer.connection._reader
             waits = reader.unfinished

@@ -14,7 +14,7 @@ which the machine may come up again. What it holds the disk to:
 Whatever else was done may be there or not, each operation for itself and in any order: a name that was made may be
 missing, one that was removed may be back, a file may have its new name and not its content. A write that was not
 synced may be gone, there, cut at any byte, there in some of its sectors of 512 bytes and not in others, or have
-left nothing but a longer file (zeros). Bytes that nobody wrote never appear.
+left nothing but a longer file (zeros). Bytes that were not written never appear.
 
 A killed process is not a crash of the machine: then everything that was done is there (``kept``).
 """
@@ -206,7 +206,7 @@ def _put(content: bytearray, change: Change) -> None:
     if isinstance(change, Resized):
         content[change.size :] = bytes(max(change.size - len(content), 0))
     elif change.data:
-        content.extend(bytes(max(change.at - len(content), 0)))  # nobody wrote there: a hole
+        content.extend(bytes(max(change.at - len(content), 0)))  # not written: a hole
         content[change.at : change.at + len(change.data)] = change.data
 
 
@@ -262,7 +262,7 @@ class Crash(NamedTuple):
     image: Image
 
     def __str__(self) -> str:
-        return f"a crash behind step {self.prefix}, {self.policy}, seed {self.seed}"
+        return f"a crash after step {self.prefix}, {self.policy}, seed {self.seed}"
 
     @property
     def digest(self) -> bytes:
@@ -280,7 +280,7 @@ def digest(image: Image) -> bytes:
 
 
 def crash(recording: Recording, prefix: int, policy: str, seed: int = 0) -> Crash:
-    """The state after a crash behind the first ``prefix`` steps."""
+    """The state after a crash that follows the first ``prefix`` steps."""
     disk = Disk(recording.start)
     for step in recording.steps[:prefix]:
         disk.apply(step.operation)
@@ -291,7 +291,7 @@ def crashes(recording: Recording, *, torn_seeds: Sequence[int], policies: Sequen
     """
     The states after a crash at every place of a recording, under every policy; ``torn`` once for each seed.
 
-    Those that equal one of the place before are told again, since more may have been promised meanwhile.
+    Those that equal one of the place before come again, since more may have been promised meanwhile.
     """
     disk = Disk(recording.start)
     for prefix in range(len(recording.steps) + 1):

@@ -46,7 +46,7 @@ class Wire(Connection):
         self._link.flush = lambda: None  # type: ignore[method-assign]
 
     def cut(self) -> None:
-        """From here on there is nobody at the other end."""
+        """End the other end from here on."""
         self.address = parse_address("127.0.0.1:1")
         self.drop(ConnectionLost("the process has ended"))
 

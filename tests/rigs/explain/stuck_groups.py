@@ -42,7 +42,7 @@ async def no_new_messages_for_who_pulls(at: Scene) -> None:
         await member.poll(1.0)
 
 
-# ---- nobody works on it
+# ---- no member works on it
 
 
 @staged()
@@ -353,7 +353,7 @@ async def filter_matches_nothing(at: Scene) -> None:
     await asyncio.sleep(20.0)
 
 
-# ---- what is told besides
+# ---- what is reported besides
 
 
 @staged(queues=1)

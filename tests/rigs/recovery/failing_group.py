@@ -1,8 +1,8 @@
 """
 A group that fails at some of its messages, one request at a time, with nothing but the protocol.
 
-What becomes of a message is a matter of its body and of how often it was delivered, so that a group that begins anew
-after a crash does the same again. ``FATES`` tells what the log has to hold when all is over.
+What becomes of a message is a matter of its body and of how often it was delivered, so that a group that begins again
+after a crash does the same. ``FATES`` is what the log has to hold when all is over.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ FATES = {
 
 
 class FailingGroup:
-    """Works until nothing is left and nothing waits. ``told`` hears what the broker has promised."""
+    """Works until nothing is left and nothing waits. ``promised`` gets what the broker has promised."""
 
     def __init__(
-        self, address: str, *, now: Callable[[], float], told: Callable[[str], None] = lambda what: None
+        self, address: str, *, now: Callable[[], float], promised: Callable[[str], None] = lambda what: None
     ) -> None:
         self._connection = Connection(address, client="failing", now=now)
-        self._told = told
+        self._promised = promised
         self._leases: dict[MessageQueue, tuple[int, int]] = {}  # epoch and next offset
 
     async def run(self) -> list[Row]:
@@ -106,7 +106,7 @@ class FailingGroup:
             entry = ops.CommitEntry(*queue, epoch, row.offset + 1)
             (outcome,) = decode_list(ops.Outcome, await self._connection.request(Op.COMMIT, ops.Commit(GROUP, [entry])))
             assert outcome.status == 0, outcome
-            self._told(f"commit {queue} {row.offset + 1}")
+            self._promised(f"commit {queue} {row.offset + 1}")
             return
         asked = SendBack(
             GROUP, *queue, epoch, [row.offset], [attempt], fate.delay_level, fate.max_attempts, row.offset + 1, "fails"
@@ -114,8 +114,8 @@ class FailingGroup:
         reply = decode(SentBack, await self._connection.request(Op.SEND_BACK, asked))
         dead = attempt >= fate.max_attempts or fate.delay_level < 0
         assert reply.fates[0] in ((-1, 0) if dead else (2 + attempt, 4, 0)), (row, reply)
-        self._told(f"{'dead' if dead else 'back'} {row.body.decode()} {attempt}")
-        self._told(f"commit {queue} {row.offset + 1}")
+        self._promised(f"{'dead' if dead else 'back'} {row.body.decode()} {attempt}")
+        self._promised(f"commit {queue} {row.offset + 1}")
 
     async def _done(self) -> bool:
         rows = await read_rows(self._connection, [TOPIC, RETRIES])

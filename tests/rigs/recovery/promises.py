@@ -22,7 +22,7 @@ from rmq.wire.batch import batch as batches
 from rigs.disk.crash import Crash
 from rigs.disk.recording import Created, Recording, Resized, Unlinked, Wrote
 from rigs.recovery.served import INTERVAL_S, Found, LogBatch, Message, Queue, Recovered, read_log
-from rigs.recovery.workload import Acknowledged, Asked, Batch, Told, Values
+from rigs.recovery.workload import Acknowledged, Asked, Batch, Learned, Values
 
 ROUNDING_S = 1e-6
 WINDOW = 256  # of batches whose fate a broker remembers
@@ -59,7 +59,7 @@ class History:
         self.versions: dict[Hashable, list[Version]] = defaultdict(list)
         self.streams: dict[Stream, list[Placed]] = defaultdict(list)
         self.delayed: dict[Stream, list[Placed]] = defaultdict(list)  # with the offset -1
-        self.told: list[tuple[int, Told]] = []
+        self.learned: list[tuple[int, Learned]] = []
         self._removals = _removals(recording)
         self._read(recording)
 
@@ -73,17 +73,17 @@ class History:
             when, answer = acknowledged.get(number, (None, None))
             if isinstance(mark.fact, Values):
                 for key, value in mark.fact.pairs:
-                    told = answer.base_offset if value == "any" and answer is not None else value
-                    self.versions[key].append(Version(told, i, when))
+                    given = answer.base_offset if value == "any" and answer is not None else value
+                    self.versions[key].append(Version(given, i, when))
             elif when is not None and answer is not None:
                 placed = Placed(mark.fact, answer.base_offset, answer.position, i, when)
                 (self.delayed if answer.base_offset < 0 else self.streams)[mark.fact[:3]].append(placed)
         for stream in self.streams.values():
             stream.sort(key=lambda placed: placed.base_offset)
-        self.told = [(i, mark) for i, mark in recording.marks() if isinstance(mark, Told)]
+        self.learned = [(i, mark) for i, mark in recording.marks() if isinstance(mark, Learned)]
 
     def must_hold(self, at: int | None, prefix: int) -> bool:
-        """Whether something acknowledged at a step must have survived a crash behind ``prefix`` steps."""
+        """Whether something acknowledged at a step must have survived a crash after ``prefix`` steps."""
         if at is None or at >= prefix:
             return False
         if self._flush == "sync":
@@ -126,7 +126,7 @@ def _log_violations(history: History, prefix: int, recovered: Recovered) -> Iter
     old = [place for place in places if place is not None]
     new = [batch for batch, place in zip(recovered.log, places, strict=True) if place is None]
     if places[: len(old)] != old:
-        yield "batches of the run lie behind those of the new start"
+        yield "batches of the run lie after those of the new start"
     for before, after in pairwise(recovered.log):
         if before.position + before.size != after.position:
             yield f"a hole in the log between {before} and {after}"
@@ -141,7 +141,7 @@ def _log_violations(history: History, prefix: int, recovered: Recovered) -> Iter
 
 
 def _streams(found: Found, queues: dict[Queue, list[Message]]) -> dict[Stream, dict[int, bytes]]:
-    """What queues hold; but for dead letters, which nobody sent: each is a value of its own."""
+    """What queues hold; but for dead letters, which were not sent: each is a value of its own."""
     return {
         (topic, found.topics[topic][0], queue_id): {message.offset: message.body for message in messages}
         for (topic, queue_id), messages in queues.items()
@@ -193,10 +193,10 @@ def _one_stream(history: History, prefix: int, stream: Stream, messages: dict[in
         elif history.must_hold(one.acknowledged_at, prefix) and one.position >= history.removed_until(prefix):
             yield f"{stream} lost the acknowledged batch at {one.base_offset}"
     if messages.keys() - known:
-        yield f"{stream} has messages that nobody sent at {sorted(messages.keys() - known)}"
-    told = [told.offset for at, told in history.told if told[:3] == stream and history.must_hold(at, prefix)]
-    if max(told, default=0) > end:
-        yield f"{stream} ends at {end}, a reader was told up to {max(told)}"
+        yield f"{stream} has messages that were not sent at {sorted(messages.keys() - known)}"
+    read = [one.offset for at, one in history.learned if one[:3] == stream and history.must_hold(at, prefix)]
+    if max(read, default=0) > end:
+        yield f"{stream} ends at {end}, a reader got up to {max(read)}"
 
 
 def _may_be_gone(history: History, prefix: int, stream: Stream) -> bool:

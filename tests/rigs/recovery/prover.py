@@ -103,7 +103,7 @@ class Prover:
                 return f"the start failed: {error!r}"
 
     async def _rebuild(self, log: Image) -> Found:
-        """What the log alone says: everything else was left behind."""
+        """What the log alone says: everything else is left out."""
         name = digest(log)
         if name not in self._rebuilt:
             with TemporaryDirectory(prefix="rmq-log-", dir=memory_folder()) as folder:
@@ -119,7 +119,7 @@ class Prover:
         """
         Crash during the recovery from a crash, at every ``every``-th place: the promises are those of the first one.
 
-        What the recovery itself wrote was promised to nobody.
+        What the recovery itself wrote was not promised.
         """
         with TemporaryDirectory(prefix="rmq-again-", dir=memory_folder()) as folder:
             directory = Path(folder, "data")

@@ -1,5 +1,5 @@
 """
-A broker on any directory and any disk, and all that it holds, told in plain values.
+A broker on any directory and any disk, and all that it holds, in plain values.
 
 This is the one place that looks into the broker: ``describe`` reads its tables by their attributes, and everything
 that readers see through a connection, as they do.
@@ -266,7 +266,7 @@ def read_log(segments: dict[int, bytes]) -> tuple[list[LogBatch], list[str]]:
     """
     The batches of a log by the start of their segment, and what else lies there: a line for each place.
 
-    It knows the format and nothing of the store. Zeros behind the last batch of a segment are nothing.
+    It knows the format and nothing of the store. Zeros after the last batch of a segment are nothing.
     """
     found, odd = [], []
     for start, content in sorted(segments.items()):
@@ -315,7 +315,7 @@ class _Wall:
 
 async def recover(config: BrokerConfig, *, files: Files | None = None, drain: bool = True) -> Recovered:
     """
-    Start on a directory, look, stop, and scrub it; whoever has a rebuild puts it in its place.
+    Start on a directory, look, stop, and scrub it; a rebuild takes its place.
 
     ``drain``: let all delays end in between, and look once more.
     """

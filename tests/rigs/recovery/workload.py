@@ -59,7 +59,7 @@ class Values(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """Somebody wants a fact; whether it holds is open from here on."""
+    """A client asks for a fact; whether it holds is open from here on."""
 
     number: int
     fact: Batch | Values
@@ -73,7 +73,7 @@ class Acknowledged(NamedTuple):
     position: int = 0
 
 
-class Told(NamedTuple):
+class Learned(NamedTuple):
     """A reader was given messages up to an offset."""
 
     topic: str
@@ -110,7 +110,7 @@ class Workload:
         self._bodies: dict[MessageQueue, dict[int, bytes]] = defaultdict(dict)  # acknowledged
         self._sequences = {101: 0, 102: 0, 103: 0}
         self._busy: set[Hashable] = set()
-        self._in_use: Counter[str] = Counter()  # topics that somebody sends to or reads from now
+        self._in_use: Counter[str] = Counter()  # topics that a task sends to or reads from now
         self._producers: list[Connection] = []
         self._consumers: list[Connection] = []
 
@@ -182,7 +182,7 @@ class Workload:
         return self._number
 
     def _take(self, *keys: Hashable) -> bool:
-        """Whether nobody else does something with these in this round."""
+        """Return whether no other task uses these in this round."""
         if self._busy & set(keys):
             return False
         self._busy.update(keys)
@@ -281,7 +281,7 @@ class Workload:
         return {"deliver_at": wall_us() + self._chance.choice((50_000, 300_000, 1_000_000, 9_000_000))}
 
     async def _pull(self) -> None:
-        """Read something, as anybody, or as a group whose progress rides along."""
+        """Read something, without a group, or as a group whose progress rides along."""
         queue = self._queue()
         generation = self._topics[queue.topic]
         held = [key for key, (connection, _) in self._leases.items() if key[1] == queue]
@@ -290,7 +290,7 @@ class Workload:
             key = self._chance.choice(held)
             if self._take(("committed", key[0], *queue)):
                 group, (connection, epoch) = key[0], self._leases[key]
-                if not (self._failing.get(key) or key in self._announced):  # it is written late, perhaps behind those
+                if not (self._failing.get(key) or key in self._announced):  # it is written late, perhaps after those
                     offset = self._progress(key)
         start = max(self._ends[queue] - 3, 0)
         asked = ops.PullQueue(*queue, start, epoch, offset)
@@ -299,7 +299,7 @@ class Workload:
         self._in_use[queue.topic] -= 1
         for result in decode_list(ops.PullResult, answer):
             if result.status == 0:
-                self._files.mark(Told(queue.topic, generation, queue.queue_id, result.next_offset))
+                self._files.mark(Learned(queue.topic, generation, queue.queue_id, result.next_offset))
 
     # ---- groups
 
@@ -398,7 +398,7 @@ class Workload:
         group, queue = key
         end = self._chance.randint(first + 1, min(self._ends[queue], first + 3))
         if not self._bodies[queue].keys() >= set(range(first, end)):
-            return  # some were delayed: nobody was told which message lies where
+            return  # some were delayed: no client knows which message lies where
         known = self._committed.get(key), self._failing.get(key), self._announced.get(key)
         letters = [(("letter", group, self._bodies[queue][at]), 1) for at in range(first, end)]
         commit = end if self._chance.random() < 0.6 else NO_OFFSET
