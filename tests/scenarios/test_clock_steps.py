@@ -14,25 +14,15 @@ from rmq.client import Admin, Message, Producer
 from rmq.testing.broker import InMemoryBroker
 from rmq.wire.model import MessageQueue
 
+from rigs.wall_clock import WallClock
+
 pytestmark = pytest.mark.virtual_time
 
-SECOND = 1_000_000
-NOON = 1_700_000_000_000_000
 DAY_S = 24 * 3600.0
 RETENTION_S = 3600.0
 
 
-class Wall:
-    """A wall clock that goes with the loop's; ``ahead_s`` is how far it is wrong."""
-
-    def __init__(self) -> None:
-        self.ahead_s = 0.0
-
-    def __call__(self) -> int:
-        return NOON + round((asyncio.get_running_loop().time() + self.ahead_s) * SECOND)
-
-
-def over(path: Path, wall: Wall) -> InMemoryBroker:
+def over(path: Path, wall: WallClock) -> InMemoryBroker:
     return InMemoryBroker(
         data_dir=str(path), wall_us=wall, min_free_bytes=0, segment_bytes=4096, checkpoint_s=10.0,
         retention_hours=RETENTION_S / 3600,
@@ -56,7 +46,7 @@ async def held(broker: InMemoryBroker) -> tuple[int, int]:
 async def test_messages_stored_while_the_clock_was_ten_days_ahead_do_not_stop_retention_by_age(
     tmp_path: Path, restarts: bool
 ) -> None:
-    wall = Wall()
+    wall = WallClock()
     async with over(tmp_path, wall) as broker:
         for minute in range(6):
             wall.ahead_s = 10 * DAY_S if minute == 2 else 0.0  # for a moment, in which retention does not look
@@ -79,7 +69,7 @@ async def test_messages_stored_while_the_clock_was_ten_days_ahead_do_not_stop_re
 async def test_after_a_start_with_a_clock_that_was_set_back_deferred_messages_wait_for_their_time_and_that_is_logged(
     tmp_path: Path,
 ) -> None:
-    wall = Wall()
+    wall = WallClock()
     with capture_logs() as logs:
         async with over(tmp_path, wall) as broker:
             async with Producer(broker.address, wall_us=wall) as producer:
@@ -104,7 +94,7 @@ async def test_after_a_start_with_a_clock_that_was_set_back_deferred_messages_wa
 async def test_a_start_reports_a_step_only_if_there_was_one_and_a_message_waits(
     tmp_path: Path, level: int, ahead_s: float
 ) -> None:
-    wall = Wall()
+    wall = WallClock()
     with capture_logs() as logs:
         async with over(tmp_path, wall) as broker:
             async with Producer(broker.address, wall_us=wall) as producer:

@@ -16,6 +16,7 @@ from rmq.testing.broker import InMemoryBroker
 from rmq.wire.model import Message, MessageQueue, StoredMessage
 
 from rigs.fleet import dead_letters, member
+from rigs.wall_clock import WallClock
 
 pytestmark = pytest.mark.virtual_time
 
@@ -66,36 +67,23 @@ async def committed(broker: InMemoryBroker, queue: MessageQueue, group: str = "g
     return next(row.committed for row in described.queues if (row.topic, row.queue_id) == queue)
 
 
-class Wall:
-    """The wall clock of a broker: that of the loop, and what was slept through while it was down."""
-
-    def __init__(self) -> None:
-        self.slept_s = 0.0
-
-    def now(self) -> float:
-        return asyncio.get_running_loop().time() + self.slept_s
-
-    def __call__(self) -> int:
-        return 1_800_000_000_000_000 + round(self.now() * 1e6)
-
-
 async def test_a_message_is_retried_16_times_after_growing_pauses_and_then_is_a_dead_letter() -> None:
     """
     RocketMQ: level 3 + attempts, from 10 s to 2 h; the 16th retry that fails goes to the dead letters.
 
     Before each retry the broker is down until a moment before it is due, and all members are others.
     """
-    wall, listener, times = Wall(), Seen(lambda message, context: RETRY), []
+    wall, listener, times = WallClock(1_800_000_000_000_000), Seen(lambda message, context: RETRY), []
     async with InMemoryBroker(min_free_bytes=0, wall_us=wall) as broker:
         await produce(broker, b"poison", tag="created", index_keys=("k1",), properties={"a": "b"})
         for attempt in range(1, 18):
             async with consumer_of(broker, listener):
                 while len(listener.calls) < attempt:
                     await asyncio.sleep(0.01)
-                times.append(wall.now())
+                times.append(wall.passed_s())
                 await asyncio.sleep(0.1)
             if attempt < 17:
-                wall.slept_s += PAUSES[attempt - 1] - 1
+                wall.ahead_s += PAUSES[attempt - 1] - 1
                 await broker.restart()
         (dead,) = await dead_letters(broker)
 

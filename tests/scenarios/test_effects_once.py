@@ -27,12 +27,13 @@ from rmq.testing.broker import InMemoryBroker
 from rmq.wire.model import StoredMessage
 
 from rigs.stalling_broker import StallingBroker
+from rigs.wall_clock import WallClock
 
 pytestmark = pytest.mark.virtual_time
 
 DOCS: Final = Path(__file__).parents[2] / "docs"
 TOPIC, GROUP = "payments", "ledger"
-NOW_S: Final = history.EPOCHS_SINCE + 27_000_000
+NOW_US: Final = (history.EPOCHS_SINCE + 27_000_000) * 1_000_000
 AHEAD_S: Final = 10 * 86_400
 WAIT_S: Final = 300  # on the virtual clock: longer than any lease, grace or pause
 
@@ -55,18 +56,6 @@ def by_restore(live: InMemoryBroker, to: Path) -> None:
 def by_cp(live: InMemoryBroker, to: Path) -> None:
     """Copy the folder of a broker, which does nothing meanwhile."""
     shutil.copytree(live.config.data_dir, to)
-
-
-class Clock:
-    """A wall clock that goes on with the loop, or stands still; it may be ahead."""
-
-    def __init__(self, *, is_stuck: bool = False, ahead_s: int = 0) -> None:
-        self._is_stuck = is_stuck
-        self.ahead_s = ahead_s
-
-    def __call__(self) -> int:
-        passed_s = 0.0 if self._is_stuck else asyncio.get_running_loop().time()
-        return int((NOW_S + self.ahead_s + passed_s) * 1_000_000)
 
 
 class Sink:
@@ -141,7 +130,7 @@ async def sink(folder: Path) -> Sink:
 
 
 async def lose_what_follows_a_backup(
-    folder: Path, sink: Sink, *, copy: Copy = by_restore, starts: int = 1, clock: Clock, stays: bool = True,
+    folder: Path, sink: Sink, *, copy: Copy = by_restore, starts: int = 1, clock: WallClock, stays: bool = True,
     recognise_copies: bool = True, deferred: int = 0, look: Look = nothing,
 ) -> set[str]:  # fmt: skip
     """
@@ -200,7 +189,7 @@ CLOCKS: Final[dict[str, dict[str, Any]]] = {
 async def test_after_a_restore_every_message_is_booked_once_and_none_again(
     folder: Path, sink: Sink, *, starts: int, copy: Copy, clock: str, stays: bool
 ) -> None:
-    now = Clock(**CLOCKS[clock])
+    now = WallClock(NOW_US, **CLOCKS[clock])
     missing = await lose_what_follows_a_backup(folder, sink, copy=copy, starts=starts, clock=now, stays=stays)
 
     assert not missing
@@ -210,7 +199,9 @@ async def test_after_a_restore_every_message_is_booked_once_and_none_again(
 
 
 async def test_a_rolled_back_disk_is_told_by_its_epochs_while_the_clock_goes_on(folder: Path, sink: Sink) -> None:
-    missing = await lose_what_follows_a_backup(folder, sink, copy=by_cp, clock=Clock(), recognise_copies=False)
+    missing = await lose_what_follows_a_backup(
+        folder, sink, copy=by_cp, clock=WallClock(NOW_US), recognise_copies=False
+    )
 
     assert not missing
     assert not sink.repeated
@@ -221,7 +212,7 @@ async def test_a_mark_without_the_log_epoch_is_caught(
 ) -> None:
     monkeypatch.setattr(StoredMessage, "log_epoch", 0)  # what remains is the offset
 
-    missing = await lose_what_follows_a_backup(folder, sink, clock=Clock())
+    missing = await lose_what_follows_a_backup(folder, sink, clock=WallClock(NOW_US))
 
     assert missing == {f"late-{number}" for number in range(4)}  # they have the offsets of those that were lost
 
@@ -231,7 +222,7 @@ async def test_log_epochs_that_only_count_starts_are_caught(
 ) -> None:
     monkeypatch.setattr(history, "next_log_epoch", lambda last, *_: last + 1)
 
-    assert await lose_what_follows_a_backup(folder, sink, clock=Clock())
+    assert await lose_what_follows_a_backup(folder, sink, clock=WallClock(NOW_US))
 
 
 class Ids(Sink):
@@ -284,7 +275,7 @@ async def test_ids_as_keys_book_once_also_copies_and_without_order(
                     gone.add(name)
 
     missing = await lose_what_follows_a_backup(
-        folder, sink, copy=copy, starts=starts, clock=Clock(**CLOCKS[clock]), stays=stays, deferred=2,
+        folder, sink, copy=copy, starts=starts, clock=WallClock(NOW_US, **CLOCKS[clock]), stays=stays, deferred=2,
         look=find_effects_of_messages_that_are_gone,
     )  # fmt: skip
 
@@ -350,7 +341,7 @@ async def test_an_owner_that_lost_its_queue_books_nothing(folder: Path, sink: Si
 async def test_an_owner_at_the_broker_that_was_replaced_books_nothing_once_the_restored_one_has(
     folder: Path, sink: Sink
 ) -> None:
-    heir, clock = Sink(folder), Clock(is_stuck=True)
+    heir, clock = Sink(folder), WallClock(NOW_US, is_stuck=True)
     async with InMemoryBroker(data_dir=str(folder / "live"), wall_us=clock) as live, sink.member(live.address):
         await sink.send(live.address, "payment", 2)
         assert not await sink.missing()

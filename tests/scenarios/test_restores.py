@@ -26,11 +26,13 @@ from rmq.consumer import Consumer, ConsumeStatus, PullConsumer
 from rmq.testing.broker import InMemoryBroker
 from rmq.wire.errors import LogTruncated, OtherHistory
 
+from rigs.wall_clock import WallClock
+
 pytestmark = pytest.mark.virtual_time
 
 QUEUES: Final = 2
 NOW_US: Final = (EPOCHS_SINCE + 27_000_000) * 1_000_000
-TEN_DAYS_US: Final = 10 * 86_400 * 1_000_000
+TEN_DAYS_S: Final = 10 * 86_400.0
 KINDS: Final = ("ordered", "concurrent", "broadcasting", "polling", "assigned")
 WAYS: Final = ("restore", "cp", "cp in place")  # to put a backup back
 CLOCKS: Final = ("stuck", "right", "ahead")
@@ -47,17 +49,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize(("starts", "by", "clock"), cells)
 
 
-class Clock:
-    """The broker's wall clock: stands still, is right, or is ten days ahead until the restore."""
-
-    def __init__(self, kind: str) -> None:
-        self._is_stuck = kind == "stuck"
-        self.is_ahead = kind == "ahead"
-
-    def __call__(self) -> int:
-        if self._is_stuck:
-            return NOW_US
-        return NOW_US + int(asyncio.get_running_loop().time() * 1e6) + (TEN_DAYS_US if self.is_ahead else 0)
+def clock_of(kind: str) -> WallClock:
+    """Return a clock that stands still, is right, or is ten days ahead until the restore."""
+    return WallClock(NOW_US, ahead_s=TEN_DAYS_S if kind == "ahead" else 0.0, is_stuck=kind == "stuck")
 
 
 class Reader:
@@ -104,7 +98,7 @@ class Site:
 
     def __init__(self, path: Path, clock: str) -> None:
         self.path = path
-        self.clock = Clock(clock)
+        self.clock = clock_of(clock)
         self.recognise_copies = True
         self.sent: dict[str, list[bytes]] = {"before": [], "live": [], "after": []}
         self.broker = self._broker("data")
@@ -149,7 +143,7 @@ class Site:
     async def put_back(self, by: str, to: str = "restored") -> None:
         """Replace the data by the backup, and store other messages before any consumer is back."""
         await self.broker.stop()
-        self.clock.is_ahead = False
+        self.clock.ahead_s = 0.0
         if by == "restore":
             restore(self.path / "backup", self.path / to)
         elif by == "cp":
