@@ -27,17 +27,16 @@ test: install
 test-fast: install
 	$(BIN)/pytest -m "not slow and not spark" $(ARGS)
 
-# What takes longer than a test may: the proof of the log over many seeds, sectors that cannot be read at a start, 20,000
-# flipped bytes, every way of restoring a backup, real kills, bad input, and what befalls a group of consumers, over 5,000 scripts, and groups of every mode, over 2,000
+# What takes longer than a test may: thousands of simulated scripts, the proof of the log over many seeds, sectors that
+# cannot be read at a start, every way of restoring a backup, 20,000 flipped bytes, real kills and bad input
 SEEDS ?= 5
 SCRIPTS ?= 5000
 MIXED ?= 2000
 chaos: install
 	$(BIN)/pytest -n auto --maxprocesses 4 tests/scenarios/test_generated_scripts.py --chaos-seeds $(SCRIPTS) $(ARGS)
 	$(BIN)/pytest -n auto --maxprocesses 4 tests/scenarios/test_mixed_scripts.py --chaos-seeds $(MIXED) $(ARGS)
-	$(BIN)/pytest tests/scenarios/test_every_prefix.py tests/scenarios/test_broken_builds.py tests/scenarios/test_retry_crashes.py --chaos-seeds $(SEEDS) $(ARGS)
-	$(BIN)/pytest tests/scenarios/test_unreadable_log.py --chaos-seeds $(SEEDS) $(ARGS)
-	$(BIN)/pytest tests/scenarios/test_restores.py --chaos-seeds $(SEEDS) $(ARGS)
+	$(BIN)/pytest tests/scenarios/test_every_prefix.py tests/scenarios/test_broken_builds.py tests/scenarios/test_retry_crashes.py \
+	  tests/scenarios/test_unreadable_log.py tests/scenarios/test_restores.py --chaos-seeds $(SEEDS) $(ARGS)
 	$(BIN)/pytest tests/broker/store/test_bit_flips.py --chaos-seeds 20 $(ARGS)
 	$(BIN)/python tests/chaos/kills.py --cycles 25
 	$(BIN)/python tests/chaos/processes.py --seconds 600
