@@ -22,10 +22,10 @@ from rmq.broker.offline.backup import Backup, restore
 from rmq.broker.store import history
 from rmq.client import Admin, Message, MessageNotFound, Producer
 from rmq.consumer import ConsumeContext, Consumer, ConsumeStatus, PullConsumer
-from rmq.engine.native.connection import Connection
 from rmq.testing.broker import InMemoryBroker
 from rmq.wire.model import StoredMessage
 
+from rigs.fleet import Connections
 from rigs.stalling_broker import StallingBroker
 from rigs.wall_clock import WallClock
 
@@ -284,31 +284,15 @@ async def test_ids_as_keys_book_once_also_copies_and_without_order(
     assert gone == {name for name in sink.sent if name.startswith("lost")}
 
 
-class Wire:
-    """Makes connections that can be cut."""
-
-    def __init__(self) -> None:
-        self._made: list[Connection] = []
-
-    def __call__(self, *args: Any, **settings: Any) -> Connection:
-        self._made.append(Connection(*args, **settings))
-        return self._made[-1]
-
-    async def cut(self) -> None:
-        """End all connections for good, as a crash or a partition does."""
-        for connection in self._made:
-            await connection.close()
-
-
 async def test_a_message_that_was_booked_before_a_crash_is_not_booked_again(folder: Path, sink: Sink) -> None:
-    heir, wire = Sink(folder), Wire()
+    heir, wire = Sink(folder), Connections()
     async with InMemoryBroker() as broker:
         dead = sink.member(broker.address, connect=wire)
         dead.start()
         sink.may_return.clear()
         await sink.send(broker.address, "payment", 1)
         assert not await sink.missing()
-        await wire.cut()
+        await wire.crash()
         async with heir.member(broker.address):
             await sink.send(broker.address, "later", 3)
             assert not await sink.missing()
@@ -320,14 +304,14 @@ async def test_a_message_that_was_booked_before_a_crash_is_not_booked_again(fold
 
 
 async def test_an_owner_that_lost_its_queue_books_nothing(folder: Path, sink: Sink) -> None:
-    heir, wire = Sink(folder), Wire()
+    heir, wire = Sink(folder), Connections()
     async with InMemoryBroker() as broker:
         stale = sink.member(broker.address, connect=wire)
         stale.start()
         sink.may_book.clear()
         await sink.send(broker.address, "payment", 2)
         await asyncio.sleep(1)
-        await wire.cut()
+        await wire.crash()
         async with heir.member(broker.address):
             assert not await sink.missing()
             sink.may_book.set()

@@ -10,14 +10,16 @@ import pytest
 
 from rmq.client import Admin, Message, Producer
 from rmq.client.explain.wording import Reason
-from rmq.consumer import Consumer, ConsumeStatus
+from rmq.consumer import Consumer
 from rmq.engine.native.connection import Connection
 from rmq.testing.broker import InMemoryBroker
 from rmq.wire.batch import batch as batches
-from rmq.wire.model import MessageQueue, StoredMessage
+from rmq.wire.model import MessageQueue
 from rmq.wire.protocol.codec import decode_list
 from rmq.wire.protocol.ops.core import EMPTY, Op, PullResult
 from rmq.wire.stores import StoreIds
+
+from rigs.fleet import Deliveries
 
 pytestmark = pytest.mark.virtual_time
 
@@ -55,26 +57,11 @@ class Wire:
         return [message.tag for batch in found for message in batch.messages()]
 
 
-class Seen:
-    """A listener that notes what it was given."""
-
-    def __init__(self) -> None:
-        self.messages: list[StoredMessage] = []
-
-    async def __call__(self, messages: list[StoredMessage], context: Any) -> ConsumeStatus:
-        self.messages += messages
-        return ConsumeStatus.SUCCESS
-
-    @property
-    def bodies(self) -> list[bytes]:
-        return [message.body for message in self.messages]
-
-
-Made = tuple[Consumer, Seen, Wire]
+Made = tuple[Consumer, Deliveries, Wire]
 
 
 def consumer(broker: InMemoryBroker, expression: str, group: str = "g") -> Made:
-    seen, wire = Seen(), Wire()
+    seen, wire = Deliveries(), Wire()
     now = asyncio.get_running_loop().time
     made = Consumer(
         broker.address, group=group, listener=seen, topics={"orders": expression}, now=now, connect=wire,
@@ -151,7 +138,7 @@ async def test_what_nobody_wants_wakes_nobody(broker: InMemoryBroker) -> None:
 
         sent_at = asyncio.get_running_loop().time()
         await send(broker, ["a"])
-        await until(lambda: bool(seen.messages))
+        await until(lambda: bool(seen.all))
         assert asyncio.get_running_loop().time() - sent_at < 0.2
 
     (answer,) = (answer for answer in wire.answers if answer.status != EMPTY)
@@ -166,7 +153,7 @@ async def test_a_tag_of_the_same_hash_is_not_delivered(broker: InMemoryBroker) -
         await asyncio.sleep(40.0)
         assert await progress(broker) == 5
 
-    assert [message.tag for message in seen.messages] == ["Aa", "Aa"]
+    assert [message.tag for message in seen.all] == ["Aa", "Aa"]
     assert wire.tags == ["Aa", "BB", "Aa"]
 
 
@@ -176,25 +163,25 @@ async def test_groups_of_different_tags_share_a_topic(broker: InMemoryBroker) ->
     )
     async with one, two, three:
         await send(broker, *[["a"], ["b"], ["a", "b"], [None]] * 10)
-        await until(lambda: len(all_.messages) == 50)
-        await until(lambda: len(of_a.messages) == len(of_b.messages) == 20)
+        await until(lambda: len(all_.all) == 50)
+        await until(lambda: len(of_a.all) == len(of_b.all) == 20)
 
-    offsets = [message.queue_offset for message in of_a.messages + of_b.messages]
-    assert sorted(offsets) == [m.queue_offset for m in all_.messages if m.tag is not None]
-    assert [m.queue_offset for m in of_a.messages] == sorted(m.queue_offset for m in of_a.messages)
+    offsets = [message.offset for message in of_a.all + of_b.all]
+    assert sorted(offsets) == [m.offset for m in all_.all if m.tag is not None]
+    assert [m.offset for m in of_a.all] == sorted(m.offset for m in of_a.all)
 
 
 async def test_a_restart_of_the_broker_loses_no_wanted_message(broker: InMemoryBroker) -> None:
     made, seen, _ = consumer(broker, "a")
     async with made:
         await send(broker, *[["b"], ["a"], ["b", "a"]] * 20)
-        await until(lambda: len(seen.messages) >= 10)
+        await until(lambda: len(seen.all) >= 10)
         await broker.restart()
         await send(broker, *[["b"], ["b", "a"], ["b"]] * 20)
-        await until(lambda: len(seen.messages) >= 60)
+        await until(lambda: len(seen.all) >= 60)
 
-    assert len(seen.messages) == 60
-    assert [m.queue_offset for m in seen.messages] == sorted({m.queue_offset for m in seen.messages})
+    assert len(seen.all) == 60
+    assert [m.offset for m in seen.all] == sorted({m.offset for m in seen.all})
 
 
 async def test_another_consumer_of_the_group_begins_behind_what_was_not_wanted(broker: InMemoryBroker) -> None:
@@ -207,9 +194,9 @@ async def test_another_consumer_of_the_group_begins_behind_what_was_not_wanted(b
     async with heir:
         await asyncio.sleep(1.0)
         await send(broker, ["a"])
-        await until(lambda: bool(seen.messages))
+        await until(lambda: bool(seen.all))
 
-    assert [message.queue_offset for message in seen.messages] == [51]
+    assert [message.offset for message in seen.all] == [51]
     assert min(answer.next_offset for answer in wire.answers) >= 51
 
 
@@ -217,17 +204,17 @@ async def test_an_expression_that_changes_counts_from_where_the_consumer_is(brok
     made, seen, _ = consumer(broker, "a")
     async with made:
         await send(broker, ["a"])
-        await until(lambda: bool(seen.messages))
+        await until(lambda: bool(seen.all))
         made.subscribe("orders", "b")
         await asyncio.sleep(1.0)
         await send(broker, ["a"], ["b"], ["a", "b"])
-        await until(lambda: len(seen.messages) >= 3)
+        await until(lambda: len(seen.all) >= 3)
         made.subscribe("orders", "*")
         await asyncio.sleep(1.0)
         await send(broker, ["c"])
-        await until(lambda: len(seen.messages) >= 4)
+        await until(lambda: len(seen.all) >= 4)
 
-    assert [(m.queue_offset, m.tag) for m in seen.messages] == [(0, "a"), (2, "b"), (4, "b"), (5, "c")]
+    assert [(m.offset, m.tag) for m in seen.all] == [(0, "a"), (2, "b"), (4, "b"), (5, "c")]
 
 
 @pytest.mark.parametrize("second", ["a", "b"])
@@ -242,10 +229,10 @@ async def test_a_change_while_a_pull_is_parked_is_no_error_and_costs_no_pause(
         await asyncio.sleep(0.5)
         sent_at = asyncio.get_running_loop().time()
         await send(broker, ["c"], ["b"], ["c"], ["a"], ["c"])
-        await until(lambda: bool(seen.messages))
+        await until(lambda: bool(seen.all))
         assert asyncio.get_running_loop().time() - sent_at < 0.2
 
-    assert [message.tag for message in seen.messages] == [second]
+    assert [message.tag for message in seen.all] == [second]
     assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []
 
 
