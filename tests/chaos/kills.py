@@ -16,7 +16,7 @@ import argparse
 import asyncio
 import sys
 import tempfile
-from collections import defaultdict
+from collections import Counter, defaultdict
 from contextlib import ExitStack
 from pathlib import Path
 from random import Random
@@ -28,17 +28,12 @@ if __name__ == "__main__":
     sys.path.insert(0, str(TESTS))
 
 from rmq.engine.native.connection import Connection
-from rmq.wire.batch import batch
-from rmq.wire.protocol.codec import decode_list
-from rmq.wire.protocol.ops import core as ops
-from rmq.wire.protocol.ops.core import Op
-from rmq.wire.stores import StoreIds
 
 from chaos.producing import ProducerProcess
 from rigs.processes import BrokerProcess, ConsumerProcess, Running
+from simulation.broker import read_rows
 
 TOPIC = "orders"
-QUEUES = 4
 KEYS = 24
 PAUSE_S = 0.02  # of each key, so that reading everything after each kill stays quick
 SEGMENT_BYTES = 16 << 10
@@ -64,24 +59,15 @@ async def stored_by(address: str) -> Stored:
     connection = Connection(address, client="chaos")
     await connection.open(timeout_s=10)
     try:
-        for queue_id in range(QUEUES):
-            offset, end = 0, None
-            while end is None or offset < end:
-                wanted = ops.PullQueue(TOPIC, queue_id, offset)
-                answer = await connection.request(Op.PULL, ops.Pull(None, 0, 1 << 20, [wanted]), timeout_s=10)
-                (result,) = decode_list(ops.PullResult, answer)
-                if result.status == ops.EMPTY:
-                    break
-                assert result.status == 0, result
-                end = result.max_offset if end is None else end
-                for one in batch.read_all(result.batches, stores=StoreIds(0)):
-                    for message in one.messages(offset):
-                        assert message.queue_offset == offset, f"queue {queue_id} skips from {offset}"
-                        offset += 1
-                        key, number = message.body.decode().split()
-                        found[key].append(int(number))
+        rows = await read_rows(connection, [TOPIC])
     finally:
         await connection.close()
+    ends: Counter[int] = Counter()
+    for row in rows:
+        assert row.offset == ends[row.queue.queue_id], f"{row.queue} skips from {ends[row.queue.queue_id]}"
+        ends[row.queue.queue_id] += 1
+        key, number = row.body.decode().split()
+        found[key].append(int(number))
     return found
 
 
