@@ -3,11 +3,11 @@ The blocking producer, for programs without asyncio: the same names, arguments, 
 
 ::
 
-    from rmq.client import Message
+    from rmq import Message
     from rmq.client.sync import Producer
 
     with Producer("127.0.0.1:10911") as producer:
-        receipt = producer.send(Message("orders", b"paid"), key="o-17")
+        receipt = producer.send(Message("orders", b"paid", key="o-17"))
 
 Threads may share one: the calls of each thread keep their order, and messages sent at the same time share batches.
 """

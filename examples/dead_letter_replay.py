@@ -18,9 +18,10 @@ import secrets
 import sys
 from collections.abc import Callable
 
-from rmq.client import Admin, Message, MessageQueue, Producer, RmqError
-from rmq.consumer import ConsumeContext, Consumer, ConsumeStatus, StoredMessage
-from rmq.testing.broker import InMemoryBroker
+from rmq import Admin, Consumer, ConsumeStatus, Message, Producer, RmqError
+from rmq.client import MessageQueue
+from rmq.consumer import ConsumeContext, StoredMessage
+from rmq.testing import InMemoryBroker
 
 TOPIC = GROUP = "dead_letter_replay"
 INVOICES = ("10.00", "20.00", "30,00", "40.00")  # a customer of ours writes a comma
@@ -86,7 +87,7 @@ async def tell(broker: str) -> None:
     run = secrets.token_hex(8)
     async with Producer(broker, delivery_timeout_s=5) as producer:
         for amount in INVOICES:
-            await producer.send(Message(TOPIC, f"{run} {amount}".encode()), key="customer-7")
+            await producer.send(Message(TOPIC, f"{run} {amount}".encode(), key="customer-7"))
 
     first = Bookkeeping(run, strict)
     await consume(broker, first, lambda: len(first.booked) == 3)

@@ -17,9 +17,9 @@ import secrets
 import sys
 from datetime import UTC, datetime, timedelta
 
-from rmq.client import Admin, Message, Producer, RmqError
-from rmq.consumer import ConsumeContext, Consumer, ConsumeStatus, StoredMessage
-from rmq.testing.broker import InMemoryBroker
+from rmq import Admin, Consumer, ConsumeStatus, Message, Producer, RmqError
+from rmq.consumer import ConsumeContext, StoredMessage
+from rmq.testing import InMemoryBroker
 
 TOPIC = GROUP = "delayed_reminders"
 PATIENCE_S = 30.0
@@ -60,7 +60,7 @@ async def schedule(broker: str, run: str) -> None:
         for order, seconds in AFTER_S.items():
             due = now + timedelta(seconds=seconds)
             body = f"{run} {order} {due.isoformat()}".encode()
-            await producer.send(Message(TOPIC, body, index_keys=(order,), deliver_at=due), key=CUSTOMER)
+            await producer.send(Message(TOPIC, body, key=CUSTOMER, index_keys=(order,), deliver_at=due))
             print(f"{order}: scheduled in {seconds} s")
         waiting = await admin.list_deferred(TOPIC)
         print(f"waiting in the broker: {waiting.total_messages}")

@@ -11,7 +11,8 @@ import json
 import os
 from pathlib import Path
 
-from rmq.consumer import ConsumeContext, ConsumeStatus, StoredMessage
+from rmq import ConsumeStatus
+from rmq.consumer import ConsumeContext, StoredMessage
 
 WORK_S = 0.008  # an event is some work: otherwise nobody could be killed in the middle of it
 

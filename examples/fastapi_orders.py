@@ -24,8 +24,10 @@ from fastapi import FastAPI, HTTPException, Request
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 
-from rmq.client import (
+from rmq import (
     ConnectionLost,
+    Consumer,
+    ConsumeStatus,
     DiskFull,
     Message,
     MessageTooLarge,
@@ -35,7 +37,7 @@ from rmq.client import (
     RmqError,
     StoreFailed,
 )
-from rmq.consumer import ConsumeContext, Consumer, ConsumeStatus, StoredMessage
+from rmq.consumer import ConsumeContext, StoredMessage
 
 TOPIC = "web-orders"
 SEND_S = 2.0  # a caller waits this long at most: then it is told, and may try again
@@ -87,8 +89,8 @@ app = FastAPI(title="orders", lifespan=lifespan)
 @app.post("/orders", status_code=202)
 async def post_order(event: Event, request: Request) -> dict[str, Any]:
     """Send an event; all events of an order are processed one after the other."""
-    message = Message(TOPIC, event.model_dump_json().encode(), tag=event.step, index_keys=(event.order,))
-    receipt = await request.app.state.producer.send(message, key=event.order)
+    message = Message(TOPIC, event.model_dump_json().encode(), key=event.order, tag=event.step)
+    receipt = await request.app.state.producer.send(message)
     return {
         "message_id": receipt.message_id,
         "queue_id": receipt.queue_id,

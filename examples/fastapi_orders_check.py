@@ -13,7 +13,7 @@ import fastapi_orders
 import pytest
 from fastapi.testclient import TestClient
 
-from rmq.testing.broker import BrokerThread
+from rmq.testing import BrokerThread
 
 pytest_plugins = ["rmq.testing.plugin"]
 

@@ -18,9 +18,9 @@ import sqlite3
 import tempfile
 from contextlib import closing
 
-from rmq.client import Message, Producer
-from rmq.consumer import ConsumeContext, Consumer, ConsumeStatus, MessageQueue, StoredMessage
-from rmq.testing.broker import InMemoryBroker
+from rmq import Consumer, ConsumeStatus, Message, Producer
+from rmq.consumer import ConsumeContext, MessageQueue, StoredMessage
+from rmq.testing import InMemoryBroker
 
 TOPIC = "payments"
 GROUP = "ledger"
@@ -74,7 +74,7 @@ class Ledger:
         row = database.execute(
             "SELECT lease_epoch, log_epoch, queue_offset FROM mark"
             " WHERE consumer_group = ? AND topic = ? AND queue_id = ?",
-            (self._group, *queue),
+            (self._group, queue.topic, queue.queue_id),
         ).fetchone()
         highest, mark = (row[0], row[1:]) if row else (epoch, (0, -1))
         if epoch < highest:
@@ -88,7 +88,8 @@ class Ledger:
             )
         if new:
             mark = (new[-1].log_epoch, new[-1].queue_offset)
-        database.execute("INSERT OR REPLACE INTO mark VALUES (?, ?, ?, ?, ?, ?)", (self._group, *queue, epoch, *mark))
+        place = (self._group, queue.topic, queue.queue_id)
+        database.execute("INSERT OR REPLACE INTO mark VALUES (?, ?, ?, ?, ?, ?)", (*place, epoch, *mark))
         return len(new)
 
     def balances(self) -> dict[str, int]:
@@ -126,7 +127,7 @@ async def book(broker: str, path: str) -> dict[str, int]:
     async with Producer(broker) as producer:
         for number in range(10):
             account = f"account-{number % 2}"
-            await producer.send(Message(TOPIC, f"{account} {number}".encode()), key=account)
+            await producer.send(Message(TOPIC, f"{account} {number}".encode(), key=account))
     booking = Booking(ledger, wanted=10)
     async with (
         Consumer(broker, group=GROUP, listener=booking, topics={TOPIC: "*"}, batch=4),

@@ -17,9 +17,9 @@ import secrets
 import sys
 from dataclasses import dataclass, field
 
-from rmq.client import Message, Producer, RmqError
-from rmq.consumer import ConsumeContext, Consumer, ConsumeStatus, StoredMessage
-from rmq.testing.broker import InMemoryBroker
+from rmq import Consumer, ConsumeStatus, Message, Producer, RmqError
+from rmq.consumer import ConsumeContext, StoredMessage
+from rmq.testing import InMemoryBroker
 
 TOPIC = GROUP = "order_processing"
 STEPS = ("created", "paid", "packed", "shipped")
@@ -85,7 +85,7 @@ async def place(broker: str, run: str) -> None:
         for step in STEPS:
             for order in ORDERS:
                 body = json.dumps({"order": order, "step": step, "run": run}).encode()
-                await producer.send(Message(TOPIC, body, tag=step, index_keys=(order,)), key=order)
+                await producer.send(Message(TOPIC, body, key=order, tag=step))
 
 
 async def process(broker: str) -> None:

@@ -10,8 +10,8 @@ import asyncio
 import os
 import sys
 
-from rmq.client import Message, Producer, RmqError
-from rmq.consumer import ConsumeContext, Consumer, ConsumeStatus, StoredMessage
+from rmq import Consumer, ConsumeStatus, Message, Producer, RmqError
+from rmq.consumer import ConsumeContext, StoredMessage
 
 BROKER = os.environ.get("RMQ_BROKER", "127.0.0.1:10911")
 TOPIC = "quickstart"
@@ -24,8 +24,8 @@ async def produce() -> None:
     async with Producer(BROKER, delivery_timeout_s=5) as producer:
         for step in STEPS:
             for order in ORDERS:
-                message = Message(TOPIC, f"{order} {step}".encode(), tag=step, index_keys=(order,))
-                receipt = await producer.send(message, key=order)
+                message = Message(TOPIC, f"{order} {step}".encode(), key=order, tag=step)
+                receipt = await producer.send(message)
                 print(f"sent      {order} {step:8} queue {receipt.queue_id} offset {receipt.queue_offset}")
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 import sys
 
-from rmq.client import Message, RmqError
+from rmq import ConsumeStatus, Message, RmqError
 from rmq.client.sync import Producer
-from rmq.consumer import ConsumeContext, ConsumeStatus, StoredMessage
+from rmq.consumer import ConsumeContext, StoredMessage
 from rmq.consumer.sync import Consumer
 
 BROKER = os.environ.get("RMQ_BROKER", "127.0.0.1:10911")
@@ -25,8 +25,8 @@ def produce() -> None:
     with Producer(BROKER, delivery_timeout_s=5) as producer:
         for step in STEPS:
             for order in ORDERS:
-                message = Message(TOPIC, f"{order} {step}".encode(), tag=step, index_keys=(order,))
-                receipt = producer.send(message, key=order)
+                message = Message(TOPIC, f"{order} {step}".encode(), key=order, tag=step)
+                receipt = producer.send(message)
                 print(f"sent      {order} {step:8} queue {receipt.queue_id} offset {receipt.queue_offset}")
 
 

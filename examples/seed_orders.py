@@ -16,9 +16,10 @@ import secrets
 import sys
 from collections import defaultdict
 
-from rmq.client import Message, Producer, RmqError, by_int
-from rmq.consumer import ConsumeContext, Consumer, ConsumeStatus, StoredMessage
-from rmq.testing.broker import InMemoryBroker
+from rmq import Consumer, ConsumeStatus, Message, Producer, RmqError
+from rmq.client import by_int
+from rmq.consumer import ConsumeContext, StoredMessage
+from rmq.testing import InMemoryBroker
 
 TOPIC = GROUP = "seed_orders"
 COUNT, ORDERS = 100, 10

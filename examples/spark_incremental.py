@@ -20,7 +20,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rmq.client import Admin, MessageQueue, starting_offsets
+from rmq import Admin
+from rmq.client import MessageQueue, starting_offsets
 from rmq.spark import one_line, session
 
 if TYPE_CHECKING:

@@ -16,10 +16,10 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-from rmq.client import Admin, Message, Producer
-from rmq.consumer import ConsumeContext, Consumer, ConsumeStatus, MessageQueue, StoredMessage
+from rmq import Admin, Consumer, ConsumeStatus, Message, Producer
+from rmq.consumer import ConsumeContext, MessageQueue, StoredMessage
 from rmq.engine.native.connection import Connection
-from rmq.testing.broker import InMemoryBroker
+from rmq.testing import InMemoryBroker
 from rmq.wire.batch import batch
 from rmq.wire.protocol.codec import decode_list
 from rmq.wire.protocol.ops import core as ops

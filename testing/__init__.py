@@ -1,1 +1,13 @@
-"""The real broker inside a test process, and the pytest plugin that offers it as a fixture."""
+"""
+The real broker inside a test process.
+
+::
+
+    from rmq.testing import BrokerThread, InMemoryBroker
+
+:mod:`rmq.testing.plugin` makes a pytest fixture of it; nothing else here needs pytest.
+"""
+
+from .broker import BrokerThread, InMemoryBroker
+
+__all__ = ["BrokerThread", "InMemoryBroker"]

@@ -27,7 +27,7 @@ from .broker import BrokerThread
 @pytest.fixture
 def rmq_broker(request: pytest.FixtureRequest) -> Iterator[BrokerThread]:
     """
-    A real broker, empty, for this test alone; see :class:`~rmq.testing.broker.BrokerThread` for what it can be asked.
+    A real broker, empty, for this test alone; see :class:`~rmq.testing.BrokerThread` for what it can be asked.
 
     Settings of the broker can be given for a test: ``@pytest.mark.parametrize("rmq_broker", [{"default_queues": 1}],
     indirect=True)``. For one broker that many tests share, write a fixture of a wider scope around a ``BrokerThread``.

@@ -8,7 +8,7 @@ import logging
 import sys
 from pathlib import Path
 
-from rmq.client import RmqError
+from rmq import RmqError
 
 from . import consume, facts, orders, produce
 from .page import render_html

@@ -13,7 +13,8 @@ import signal
 from pathlib import Path
 from typing import Any, Final, TextIO
 
-from rmq.consumer import ConsumeContext, Consumer, ConsumeStatus, StoredMessage
+from rmq import Consumer, ConsumeStatus
+from rmq.consumer import ConsumeContext, StoredMessage
 
 from .orders import TOPIC, fails_at_first
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from rmq.client import Admin, GroupNotFound, MessageQueue, TopicNotFound
+from rmq import Admin, GroupNotFound, TopicNotFound
+from rmq.client import MessageQueue
 from rmq.wire.names import dead_letter_topic
 
 

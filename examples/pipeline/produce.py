@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from rmq.client import Admin, Message, Producer
+from rmq import Admin, Message, Producer
 
 from .orders import TOPIC, Event
 
@@ -21,11 +21,11 @@ async def produce(broker: str, events: Sequence[Event], queues: int, say: Callab
         for start in range(0, len(events), _AT_ONCE):
             async with asyncio.TaskGroup() as tasks:
                 for event in events[start : start + _AT_ONCE]:
-                    tasks.create_task(producer.send(_message(event), key=event.order_id))
+                    tasks.create_task(producer.send(_message(event)))
             sent = min(start + _AT_ONCE, len(events))
             if sent == len(events) or sent % (_AT_ONCE * 4) == 0:
                 say(f"{sent} of {len(events)} events sent")
 
 
 def _message(event: Event) -> Message:
-    return Message(TOPIC, event.body(), tag=event.state, index_keys=(event.order_id, event.event_id))
+    return Message(TOPIC, event.body(), key=event.order_id, tag=event.state, index_keys=(event.event_id,))

@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import json
 
-from rmq.client import Message, Producer
+from rmq import ConsumeStatus, Message, Producer
 from rmq.client.sync import Producer as BlockingProducer
-from rmq.consumer import ConsumeContext, ConsumeStatus, StoredMessage
+from rmq.consumer import ConsumeContext, StoredMessage
 
 TOPIC = "orders"
 
 
 def event(order: str, step: str) -> Message:
     """One step in the life of an order."""
-    return Message(TOPIC, json.dumps({"order": order, "step": step}).encode(), tag=step, index_keys=(order,))
+    return Message(TOPIC, json.dumps({"order": order, "step": step}).encode(), key=order, tag=step)
 
 
 def place_order(broker: str, order: str) -> str:
     """For the part of the service that knows no asyncio; returns the id of the message."""
     with BlockingProducer(broker, delivery_timeout_s=5) as producer:
-        return producer.send(event(order, "created"), key=order).message_id
+        return producer.send(event(order, "created")).message_id
 
 
 async def pay_order(producer: Producer, order: str) -> None:
     """For the part that does."""
-    await producer.send(event(order, "paid"), key=order)
+    await producer.send(event(order, "paid"))
 
 
 class Billing:

@@ -14,10 +14,9 @@ from collections.abc import Callable
 import pytest
 from orders import TOPIC, Billing, pay_order, place_order
 
-from rmq.client import Producer
+from rmq import Consumer, Producer
 from rmq.client.sync import Producer as BlockingProducer
-from rmq.consumer import Consumer
-from rmq.testing.broker import BrokerThread
+from rmq.testing import BrokerThread
 
 
 async def until(condition: Callable[[], bool]) -> None:

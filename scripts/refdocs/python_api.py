@@ -35,7 +35,7 @@ MODULES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("rmq.client.scan.table", "Topics as Arrow tables, without Spark.", ("read_table",)),
     ("rmq.spark", "Topics as DataFrames; the options are in [spark.md](../spark.md#options).", ("session", "one_line")),
     (
-        "rmq.testing.broker",
+        "rmq.testing",
         "The real broker inside a test. `rmq.testing.plugin` has the fixture `rmq_broker`, a `BrokerThread` "
         "for each test.",
         ("BrokerThread", "InMemoryBroker"),

@@ -251,6 +251,7 @@ def test_test_with_a_real_broker(recipe: Recipe) -> None:
 @shows("Find messages by key")
 def test_find_messages_by_key(recipe: Recipe, billing: Recipe) -> None:
     assert recipe.shell().count("o-17") == 3
+    assert recipe.shell() == ""
     recipe.python()
 
     assert [line.split()[-1] for line in recipe.said] == ["b'shipped'", "b'paid'", "b'created'"]

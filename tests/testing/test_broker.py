@@ -12,7 +12,7 @@ import pytest
 from rmq.broker.store.directory import StoreError
 from rmq.client import ConnectionLost, Message, TopicExists
 from rmq.client.sync import Producer
-from rmq.testing.broker import BrokerThread, InMemoryBroker
+from rmq.testing import BrokerThread, InMemoryBroker
 from rmq.wire.errors import ConfigError
 
 
@@ -73,7 +73,7 @@ def test_little_free_memory_refuses_nothing_unless_the_data_is_to_be_kept(tmp_pa
 
 
 def test_it_needs_no_pytest() -> None:
-    code = "import sys; sys.modules['pytest'] = None; import rmq.testing.broker"
+    code = "import sys; sys.modules['pytest'] = None; import rmq.testing"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

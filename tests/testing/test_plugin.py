@@ -6,8 +6,7 @@ import pytest
 
 from rmq.client import Message, Producer
 from rmq.client.sync import Producer as BlockingProducer
-from rmq.testing import plugin
-from rmq.testing.broker import BrokerThread
+from rmq.testing import BrokerThread, plugin
 
 rmq_broker = plugin.rmq_broker
 
