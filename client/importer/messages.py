@@ -20,6 +20,7 @@ from datetime import UTC, datetime, timedelta
 from importlib import import_module
 from typing import Any, Final
 
+from rmq.wire.batch.hashing import shard
 from rmq.wire.batch.layout import MAX_TAG, MAX_TIME
 from rmq.wire.errors import BadName
 from rmq.wire.model import Message
@@ -33,6 +34,7 @@ OFFSET_ID: Final = PREFIX + "OFFSET_ID"
 STORE_TIME: Final = PREFIX + "STORE_TIME"
 TAGS: Final = "TAGS"
 KEYS: Final = "KEYS"
+SHARDING: Final = "__SHARDINGKEY"
 OWN_NAMES: Final = frozenset(
     {
         "KEYS", "TAGS", "WAIT", "DELAY", "RETRY_TOPIC", "REAL_TOPIC", "REAL_QID", "TRAN_MSG", "PGROUP", "MIN_OFFSET",
@@ -47,8 +49,14 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _LAST_MS: Final = MAX_TIME // 1000 - 1
 
 
-def message_of(record: Record, body: bytes, topic: str, due_ms: int | None = None) -> Message:
-    """The message to send to ``topic`` for a record, with the body that consumers saw; ``due_ms`` if it has to wait."""
+def message_of(
+    record: Record, body: bytes, topic: str, due_ms: int | None = None, *, key: str | None = None
+) -> Message:
+    """
+    The message to send to ``topic`` for a record, with the body that consumers saw; ``due_ms`` if it has to wait.
+
+    ``key`` is the one of :func:`key_of`.
+    """
     tag, keys = _tag(record.properties), _keys(record.properties)
     properties = _properties(record.properties)
     if tag is not None:
@@ -64,7 +72,18 @@ def message_of(record: Record, body: bytes, topic: str, due_ms: int | None = Non
     if record.reconsume_times:
         properties[PREFIX + "RECONSUME_TIMES"] = str(record.reconsume_times)
     deliver_at = None if due_ms is None else _EPOCH + timedelta(milliseconds=min(max(due_ms, 0), _LAST_MS))
-    return Message(topic, body, tag=tag, index_keys=keys, properties=properties, deliver_at=deliver_at)
+    return Message(topic, body, key=key, tag=tag, index_keys=keys, properties=properties, deliver_at=deliver_at)
+
+
+def key_of(properties: Mapping[str, str], queue_id: int, queues: int) -> str | None:
+    """
+    Return the key that RocketMQ ordered a message by, if it leads to its queue here, too; else None.
+
+    A producer there may have chosen the queue in another way. Then the key stays a property alone: as the key of the
+    message it would lead those who send the message again to another queue.
+    """
+    key = properties.get(SHARDING)
+    return key if key and shard(key, queues) == queue_id else None
 
 
 def born_us(record: Record) -> int:

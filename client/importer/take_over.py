@@ -23,7 +23,7 @@ from rmq.wire.rocketmq.record import Record
 
 from ..admin.admin import Admin
 from ..producer.producer import Producer
-from .messages import born_us, content, identity_of, message_of
+from .messages import born_us, content, identity_of, key_of, message_of
 from .plan import GroupPlan, Plan, Queue, Wishes
 from .present import TURN, ImportRefused, Present, look
 from .survey import QUEUED, RocketMQStore, Survey, SurveyedRecord
@@ -164,7 +164,9 @@ class TakeOver:
                 if not number % TURN:
                     await asyncio.sleep(0)
                 continue
-            load.add(queue, number, found.record, message_of(found.record, found.body, self._plan.target(queue[0])))
+            topic = self._plan.topics[queue[0]]
+            key = key_of(found.record.properties, queue[1], topic.queues)
+            load.add(queue, number, found.record, message_of(found.record, found.body, topic.new, key=key))
             if load.is_full:
                 self.outcome.sent += await self._deliver(load)
         self.outcome.sent += await self._deliver(load)
@@ -184,8 +186,9 @@ class TakeOver:
             if each.physical_offset in present.deferred:
                 continue
             record = walk.record_at(each.physical_offset)
-            topic = self._plan.target(each.topic)
-            message = message_of(record, content(record, MAX_BODY), topic, each.due_ms)
+            topic = self._plan.topics[each.topic]
+            key = key_of(record.properties, each.queue_id, topic.queues)
+            message = message_of(record, content(record, MAX_BODY), topic.new, each.due_ms, key=key)
             load.add((each.topic, each.queue_id), None, record, message)
             if load.is_full:
                 self.outcome.deferred_sent += await self._deliver(load)

@@ -99,6 +99,47 @@ async def test_of_a_batch_only_the_exhausted_message_goes_and_counts_survive_tak
     assert [message.body for message in await dead_letters(broker)] == [b"0"]
 
 
+async def test_a_dead_letter_that_is_sent_again_with_its_key_reaches_the_queue_it_was_in(
+    broker: InMemoryBroker,
+) -> None:
+    async with Admin(broker.address) as admin, Producer(broker.address) as producer:
+        await admin.create_topic("keyed", 8)
+        await producer.send_many(Message("keyed", b"x", key=f"o-{i}") for i in range(20))
+        async with consumer(broker, Poisoned(b"x"), topics={"keyed": "*"}, max_attempts=1):
+            await asyncio.sleep(10)
+
+        dead = await dead_letters(broker)
+
+        assert sorted(str(letter.key) for letter in dead) == sorted(f"o-{i}" for i in range(20))
+        for letter in dead:
+            again = await producer.send(Message("keyed", letter.body, key=letter.key))
+            assert str(again.queue_id) == letter.properties["RMQ_ORIGIN_QUEUE"]
+
+
+async def test_a_message_that_is_tried_again_has_the_key_that_leads_to_its_first_queue(broker: InMemoryBroker) -> None:
+    first: dict[str | None, int] = {}
+    retried: list[StoredMessage] = []
+
+    async def listener(messages: list[StoredMessage], context: object) -> ConsumeStatus:
+        for message in messages:
+            if message.attempt == 1:
+                first[message.key] = message.queue_id
+            else:
+                retried.append(message)
+        return SUCCESS if messages[0].attempt > 1 else ConsumeStatus.RETRY
+
+    async with Admin(broker.address) as admin, Producer(broker.address) as producer:
+        await admin.create_topic("keyed", 8)
+        await producer.send_many(Message("keyed", b"x", key=f"o-{i}") for i in range(20))
+        async with consumer(broker, listener, topics={"keyed": "*"}, orderly=False):
+            await asyncio.sleep(30)
+
+        assert sorted(str(message.key) for message in retried) == sorted(map(str, first)) and len(first) == 20
+        for message in retried:
+            again = await producer.send(Message(message.topic, message.body, key=message.key))
+            assert (again.topic, again.queue_id) == ("keyed", first[message.key])
+
+
 async def test_a_dead_letter_in_the_middle_is_not_delivered_again_after_a_take_over(broker: InMemoryBroker) -> None:
     await send(broker, 3)
     held = asyncio.Event()

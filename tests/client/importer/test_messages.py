@@ -26,6 +26,7 @@ from rmq.client.importer.messages import (
     identity_of,
     is_system_group,
     is_system_topic,
+    key_of,
     message_of,
     new_group,
     new_topic,
@@ -68,6 +69,15 @@ def test_tag_keys_and_properties(
     assert (message.topic, message.body, message.tag, message.index_keys) == ("new", b"body", tag, keys)
     assert message.properties == kept | ALWAYS
     assert message.deliver_at is None
+
+
+def test_a_sharding_key_is_the_key_where_it_leads_to_the_queue_of_the_message() -> None:
+    sharded = {"__SHARDINGKEY": "order-1"}  # 6 of 8
+
+    assert key_of(sharded, 6, 8) == "order-1"
+    assert key_of(sharded, 5, 8) is key_of({}, 6, 8) is key_of({"__SHARDINGKEY": ""}, 0, 8) is None
+    message = message_of(record(properties=sharded), b"", "t", key="order-1")
+    assert (message.key, message.properties["__SHARDINGKEY"]) == ("order-1", "order-1")
 
 
 def test_numbers_that_are_not_zero_are_kept() -> None:

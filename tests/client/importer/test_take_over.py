@@ -34,6 +34,23 @@ class Cut(Exception):
     """The import was cut off."""
 
 
+async def test_an_imported_message_that_is_sent_again_with_its_key_reaches_its_queue(
+    tmp_path: Path, broker: InMemoryBroker
+) -> None:
+    with StoreBuilder(tmp_path) as store:
+        store.put("t", 6, b"as keys do", properties={"__SHARDINGKEY": "order-1"})  # 6 of 8
+        store.put("t", 7, b"by a selector of its own", properties={"__SHARDINGKEY": "order-1"})
+
+    await imported(tmp_path, broker.address)
+
+    async with Admin(broker.address) as admin, Producer(broker.address) as producer:
+        (message,) = await messages_in(admin, "t", 6)
+        (other,) = await messages_in(admin, "t", 7)
+        assert (message.key, other.key) == ("order-1", None)
+        assert message.properties["__SHARDINGKEY"] == other.properties["__SHARDINGKEY"] == "order-1"
+        assert (await producer.send(Message("t", b"again", key=message.key))).queue_id == 6
+
+
 async def test_a_message_is_as_it_was(tmp_path: Path, broker: InMemoryBroker) -> None:
     with StoreBuilder(tmp_path) as store:
         properties = {"trace": "7", "CLUSTER": "c1"}
