@@ -271,7 +271,7 @@ class Verification:
 
     def _verify_key_file(self, index: KeyIndex, piece: SegmentFile, place: str) -> None:
         if index.has_older_format(piece.start):
-            self._find(False, place, "it has the format of an older version; the next start makes it anew")
+            self._find(False, place, "it has the format of an older version; the next start rebuilds it")
             return
         expected, listed_keys = self._keyed[piece.start], {}
         for item in index.listed(piece.start):

@@ -463,7 +463,7 @@ def versions(path: Path) -> list[int]:
     return [int.from_bytes(file.read_bytes()[4:6], "big") for file in sorted((path / "index").iterdir())]
 
 
-def test_files_of_an_older_version_are_made_anew_at_a_start(old_store: tuple[Path, list[int]]) -> None:
+def test_files_of_an_older_version_are_rebuilt_at_a_start(old_store: tuple[Path, list[int]]) -> None:
     path, positions = old_store
     assert set(versions(path)) == {1} and len(versions(path)) > 2
     log = {file: file.read_bytes() for file in (path / "commitlog").iterdir()}
@@ -499,5 +499,5 @@ def test_a_verification_names_files_of_an_older_version(old_store: tuple[Path, l
 
     assert len(findings) == len(versions(path))
     assert {finding.text for finding in findings} == {
-        "it has the format of an older version; the next start makes it anew"
+        "it has the format of an older version; the next start rebuilds it"
     }
