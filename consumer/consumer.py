@@ -146,7 +146,7 @@ class Consumer(BaseConsumer[ConsumerRuntime]):
 
     @property
     def assignment(self) -> list[MessageQueue]:
-        """The queues this consumer holds the locks of, sorted; that of the group's own retries is left out."""
+        """The queues this consumer owns, sorted; that of the group's own retries is left out."""
         retries = names.retry_topic(self.config.group)
         shown = [assignment.shown for assignment in self._assignments() if not assignment.dropped]
         return sorted(

@@ -524,7 +524,7 @@ class BaseConsumer(ABC, Generic[R]):
         return {} if self._runtime is None else self._runtime.info()
 
     def _assignments(self) -> list[Assignment]:
-        """The queues that are held, by their names."""
+        """The assignments, by the names of their queues."""
         owned = {} if self._runtime is None else self._runtime.assignments
         return [assignment for _, assignment in sorted(owned.items())]
 

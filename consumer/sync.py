@@ -122,7 +122,7 @@ class BlockingConsumer(Generic[C]):
 
     @property
     def assignment(self) -> list[MessageQueue]:
-        """The queues this consumer holds the locks of, sorted."""
+        """The queues this consumer owns, sorted."""
         return self._ask(lambda: self._consumer.assignment)
 
     @property

@@ -176,8 +176,8 @@ class Broadcaster(GroupClient):
             at = await self._list(Op.OFFSETS_AT, OffsetsAt(to_us(start), refs), OffsetAt, len(refs))
             found = [_Start(answer.status, answer.offset, answer.text) for answer in at]
         else:
-            held = await self._list(Op.RANGES, ops.Ranges(None, refs), ops.Range, len(refs))
-            found = [_Start(r.status, r.max_offset if start == LAST else r.min_offset, r.text) for r in held]
+            ranges = await self._list(Op.RANGES, ops.Ranges(None, refs), ops.Range, len(refs))
+            found = [_Start(r.status, r.max_offset if start == LAST else r.min_offset, r.text) for r in ranges]
         for queue, begins in zip(queues, found, strict=True):
             if begins.status == OK and begins.offset < 0:
                 raise BadRequest(f"the broker says that {queue} begins at {begins.offset}")

@@ -1,16 +1,16 @@
 """
-``OffsetsFile``: where a broadcasting member keeps its progress, safe from crashes and from a second member.
+Keeps the progress of a broadcasting member in a file, safe from crashes and from a second member.
 
-The directory of a member holds::
+The directory of a member contains::
 
     offsets.json        the progress; replaced as a whole, so that it is the old or the new one at any moment
     offsets.json.bak    the one before, read where the first is missing, empty, torn or damaged
     offsets.json.tmp    the next one, while it is written
     offsets-<id>.json   the progress in another store, put aside when the broker turned out to have a new one, and
                         gone on with should the other come back
-    lock                held (``flock``) as long as the member runs; the system frees it however the process ends
+    lock                locked (``flock``) as long as the member runs; the system frees it however the process ends
 
-What ``offsets.json`` of a broadcasting member holds, as text and as values; damaged text is refused by name. Pure.
+What ``offsets.json`` of a broadcasting member contains, as text and as values; damaged text is refused by name. Pure.
 
 ::
 
@@ -268,7 +268,7 @@ STORE_ID_DIGITS: Final = 16
 
 
 class BadOffsets(ValueError):
-    """The text does not hold the progress of a member; says what is wrong with it."""
+    """The text is not the progress of a member; says what is wrong with it."""
 
 
 class NewerOffsets(BadOffsets):

@@ -34,7 +34,7 @@ class LocalProgress:
     """
 
     def __init__(self, group: str, instance: str, found: OffsetsContent | None = None) -> None:
-        """``found`` is what the file holds."""
+        """``found`` is what the file has."""
         self._content = found or OffsetsContent(group, instance, 0)
         self._topics = set(self._content.topics)
         self._queues = dict(self._content.queues)

@@ -54,7 +54,7 @@ class ConcurrentQueue(ProcessQueue):
     Messages between the puller and many calls of the listener; only chunks are taken from it.
 
     ``messages`` counts those that are not done. ``size`` counts batches until the progress has passed them, since that
-    is how long they are held. So one message that takes long keeps at most ``max_span`` offsets, and the queue's share
+    is how long they are kept. So one message that takes long keeps at most ``max_span`` offsets, and the queue's share
     of bytes, in memory.
     """
 

@@ -33,7 +33,7 @@ EXPIRY_PART = 4  # a waiting puller shows that it is alive this often in the tim
 def cause_of(
     messages: int, size: int, limits: Thresholds, *, when_drained: bool, span: int = 0, max_span: int = 0
 ) -> str | None:
-    """Which limit keeps a queue that holds so much from being pulled, in words; None if it may be."""
+    """Which limit keeps a queue that has so much from being pulled, in words; None if it may be."""
     if when_drained and messages:
         return f"pull_when_drained: {messages} messages are not finished"
     if messages > limits.messages:
@@ -63,15 +63,15 @@ class FlowControl:
         self._look_again_s = min(LOOK_AGAIN_S, config.pull_expiry_s / EXPIRY_PART)
 
     def limits(self, assignment: Assignment) -> Thresholds:
-        """How much the queue may hold before it is not pulled any more; one batch is always let in."""
+        """How much the queue may have before it is not pulled any more; one batch is always let in."""
         return of_queue(self._config, assignment.queue.topic, self._assignments)
 
     async def may_pull(self, assignment: Assignment) -> None:
         """
         Wait until another pull may be asked for, or the assignment is dropped. Cancelling is safe.
 
-        A broker that started again is asked whatever is held or paused: progress is reported to it only when an answer
-        has shown that it still has what that is about.
+        A broker that started again is asked even if the cache is full or paused: progress is reported to it only when
+        an answer has shown that it still has what that is about.
         """
         await self.room(assignment, when_drained=self._config.pull_when_drained)
         while self._is_suspended(assignment):
@@ -85,7 +85,7 @@ class FlowControl:
 
     async def room(self, assignment: Assignment, *, when_drained: bool = False) -> None:
         """
-        Wait until the queue holds no more than it may. Cancelling is safe.
+        Wait until the queue has no more than it may. Cancelling is safe.
 
         A listener that keeps its progress until it has seen more than a full cache gets more: nothing else could ever
         make room. The memory is its choice then.
@@ -141,7 +141,7 @@ async def _has_room(cache: ProcessQueue, most: Thresholds, within_s: float) -> b
 
 
 class Thresholds(NamedTuple):
-    """A queue is pulled while it holds at most ``messages``, and less than ``size`` bytes or nothing."""
+    """A queue is pulled while it has at most ``messages``, and less than ``size`` bytes or nothing."""
 
     messages: int
     size: int

@@ -49,7 +49,7 @@ class ProcessQueue:
     Messages between the puller and the listener, in the order of their offsets.
 
     ``messages`` counts those that are not done; ``size`` counts whole batches from arrival until their last message
-    is done, since that is how long the memory is held.
+    is done, since that is how long the memory is used.
 
     ``line``, ``first``, ``next`` and ``mark`` are for the dispatch that gives the messages to the listener only: it
     may do itself what :meth:`take` does with what :meth:`fill` has made, up to ``mark``, and what :meth:`commit` does.
@@ -103,7 +103,7 @@ class ProcessQueue:
 
     @property
     def used(self) -> bool:
-        """Whether it holds messages, or any went through it."""
+        """Whether it has messages, or any went through it."""
         return bool(self._passed or self.line or self._arrived)
 
     @property
@@ -213,7 +213,7 @@ class ProcessQueue:
         return True
 
     def has_room(self, messages: int, size: int) -> bool:
-        """Whether at most ``messages`` messages and less than ``size`` bytes are held."""
+        """Whether at most ``messages`` messages and less than ``size`` bytes are here."""
         return self.messages <= messages and (self.size < size or not self.size)
 
     def when_room(self, messages: int, size: int, callback: Callable[[], None]) -> None:
@@ -399,7 +399,7 @@ class UnreadBatch:
 
     @property
     def size(self) -> int:
-        """The bytes it holds, as long as any message of it is not done."""
+        """The bytes it takes, as long as any message of it is not done."""
         return self.batch.header.open_size
 
     @property

@@ -45,7 +45,7 @@ from .flow_control import FlowControl, stands_still
 from .start_offset import StartOffset, after_failure, says_gone
 
 log = get_logger("rmq.consumer")
-FEW = 16  # messages for which a listener was idle: it would be late for them, while many more are not held up
+FEW = 16  # messages for which a listener was idle: it would be late for them, while many more are not delayed
 
 
 class Puller:
@@ -238,9 +238,9 @@ class Intake:
                 if batch is None or not self._pass_filtered(assignment, batch.header.base_offset, result, context):
                     return messages
                 at += batch.header.size
-                held = cache.messages
+                before_put = cache.messages
                 if cache.put(batch):
-                    messages += cache.messages - held
+                    messages += cache.messages - before_put
                     assignment.arrived()
                 if batch.header.codec:
                     # We asked for bytes as they are stored: what they unpack to may be a thousand times as much.

@@ -72,10 +72,10 @@ class StartOffset:
             return 0  # the end was recorded for all queues there were when the group came: this one is younger
         if isinstance(start, datetime):
             return await self._search(queue, start)
-        held = await self._broker.range(queue)
-        if held.status != OK:
-            raise Refused(held.text or code_name(held.status), code=held.status)
-        return _checked(queue, held.min_offset)
+        kept = await self._broker.range(queue)
+        if kept.status != OK:
+            raise Refused(kept.text or code_name(kept.status), code=kept.status)
+        return _checked(queue, kept.min_offset)
 
     def _wanted(self, queue: MessageQueue) -> str | datetime:
         """What the group failed at is for it, whenever it was given back."""

@@ -180,7 +180,7 @@ class Assignment:
 
     def agrees(self, log_epoch: int) -> bool:
         """
-        Whether the log of a broker that started under ``log_epoch`` is known to hold what our progress is about.
+        Whether the log of a broker that started under ``log_epoch`` is known to have what our progress is about.
 
         A broker that crashed may have lost messages and given their offsets to others. Progress that was made before
         is not reported to it until a pull has shown that the two still agree: it would pass undelivered messages.

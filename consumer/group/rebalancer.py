@@ -51,7 +51,7 @@ class _Asked(NamedTuple):
 
 
 class Rebalancer:
-    """The only writer of ``assignments``: every queue we hold a lease of, until it is given back."""
+    """The only writer of ``assignments``: every queue we have a lease of, until it is given back."""
 
     def __init__(
         self,
@@ -174,7 +174,7 @@ class Rebalancer:
 
     @property
     def refused(self) -> Mapping[MessageQueue, str]:
-        """The queues that are ours and were refused, with who was said to hold them."""
+        """The queues that are ours and were refused, with who was said to own them."""
         return self._refused
 
     @property
@@ -281,7 +281,7 @@ class Rebalancer:
             self._subscribed.go_back(self._accepted)
 
     async def _leave(self) -> None:
-        """Nothing is subscribed and nothing held: leave the group until something is."""
+        """Nothing is subscribed and no queue is ours: leave the group until something is."""
         try:
             await self._broker.leave([])
         except RmqError as error:
@@ -330,7 +330,7 @@ class Rebalancer:
         self._handovers.count_tries()
 
     async def _announce_change(self, wanted: set[MessageQueue]) -> None:
-        """Report that we are alive, now that we hold others than before; the answer may bring news as well."""
+        """Report that we are alive, now that we own others than before; the answer may bring news as well."""
         self._changed = False
         await self._join()
         if _all_of(self._computed()) != wanted:

@@ -220,7 +220,7 @@ class PullConsumer(BaseConsumer[PullRuntime]):
         """
         Consume exactly these queues, ``(topic, queue_id)`` each; may be called again, with all that is wanted then.
 
-        Nothing is shared out: all members of such a group are assigned their queues. One that another member holds, or
+        Nothing is shared out: all members of such a group are assigned their queues. One that another member owns, or
         that does not exist yet, is waited for.
 
         Raises:
@@ -237,7 +237,7 @@ class PullConsumer(BaseConsumer[PullRuntime]):
 
     @property
     def assignment(self) -> list[MessageQueue]:
-        """The queues this consumer holds the locks of, sorted."""
+        """The queues this consumer owns, sorted."""
         return sorted(assignment.shown for assignment in self._assignments() if not assignment.dropped)
 
     # Messages

@@ -45,7 +45,7 @@ class PullCache(ProcessQueue):
         """
         The progress that may be reported.
 
-        Below the mark we say only how far we hold what the broker's log does: it has the mark already, and after a
+        Below the mark we say only how far we have what the broker's log has: it has the mark already, and after a
         crash of its own nothing but a pull can show that the messages up to there are still the same.
         """
         return min(self._marked, self.end_offset)

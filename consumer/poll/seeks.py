@@ -17,7 +17,7 @@ from rmq.runtime.logging import get_logger
 from rmq.runtime.tasks import TaskSet
 from rmq.wire.errors import OK, ConfigError, OffsetOutOfRange, code_name, from_wire
 from rmq.wire.model import MessageQueue
-from rmq.wire.protocol.ops.core import NO_OFFSET
+from rmq.wire.protocol.ops.core import NO_OFFSET, Range
 
 from ..config import FIRST, LAST, ConsumerConfig, to_us
 from ..group.assignment import Assignment, Task
@@ -28,7 +28,7 @@ log = get_logger("rmq.consumer")
 
 
 class Seeks:
-    """Seeks in queues that are held; ``pull`` starts to fill the cache of one."""
+    """Seeks in queues that are owned; ``pull`` starts to fill the cache of one."""
 
     def __init__(
         self,
@@ -54,15 +54,13 @@ class Seeks:
             NotAssigned: the queue was taken away meanwhile.
             RmqError: the broker could not be asked.
         """
-        held = await self._broker.range(assignment.queue)
-        if held.status != OK:
-            raise from_wire(held.status, held.text or code_name(held.status))
-        offset = {FIRST: held.min_offset, LAST: held.max_offset}.get(to, to) if isinstance(to, str) else to
+        kept = await self._range(assignment.queue)
+        offset = {FIRST: kept.min_offset, LAST: kept.max_offset}.get(to, to) if isinstance(to, str) else to
         if not isinstance(offset, int) or isinstance(offset, bool):
             raise ConfigError(f'a queue is sought to an offset, "first" or "last", not {to!r}')
-        if not held.min_offset <= offset <= held.max_offset:
+        if not kept.min_offset <= offset <= kept.max_offset:
             raise OffsetOutOfRange(
-                f"offset {offset} is out of range: {assignment.shown} holds {held.min_offset} to {held.max_offset}"
+                f"offset {offset} is out of range: {assignment.shown} holds {kept.min_offset} to {kept.max_offset}"
             )
         await self._go_to(assignment, offset, is_first=to == FIRST)
         return offset
@@ -80,11 +78,15 @@ class Seeks:
         return found.offset
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """What the group has committed of a queue, held or not; None if nothing."""
-        held = await self._broker.range(queue)
-        if held.status != OK:
-            raise from_wire(held.status, held.text or code_name(held.status))
-        return None if held.committed == NO_OFFSET else held.committed
+        """What the group has committed of a queue, owned or not; None if nothing."""
+        kept = await self._range(queue)
+        return None if kept.committed == NO_OFFSET else kept.committed
+
+    async def _range(self, queue: MessageQueue) -> Range:
+        kept = await self._broker.range(queue)
+        if kept.status != OK:
+            raise from_wire(kept.status, kept.text or code_name(kept.status))
+        return kept
 
     async def _go_to(self, assignment: Assignment, offset: int, *, is_first: bool) -> None:
         cache = cache_of(assignment)
