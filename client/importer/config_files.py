@@ -1,8 +1,8 @@
 """
-What a RocketMQ broker wrote down beside its log: topics, progress of groups, settings of groups, progress of delays.
+The configuration files of a RocketMQ store: topics, progress of groups, settings of groups, progress of delays.
 
 The files are JSON of a Java library, which does not quote keys that are numbers. Each is read strictly; where the file
-is missing, empty or cannot be parsed, its ``.bak`` takes its place, as at the broker itself, and that is told.
+is missing, empty or cannot be parsed, its ``.bak`` replaces it, as in RocketMQ, and a note reports that.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Config(NamedTuple):
     offsets: dict[tuple[str, str], dict[int, int]] | None  # (topic, group): queue -> next offset
     groups: dict[str, GroupConfig] | None
     delays: dict[int, int] | None  # level -> next entry of its queue
-    notes: list[str]  # what somebody should know of how it was read
+    notes: list[str]  # what an operator should know about how it was read
 
 
 def parse(text: str) -> Any:

@@ -1,11 +1,11 @@
 """
 A walk over the commit log: every record in its order, every place that is not sound, and where the log ends.
 
-Each record is judged as a whole (lengths, magic, checksum) and must say that it lies where it lies. Behind a bad place
-the walk goes on only where something else proves that a record begins: at an entry of a consume queue, or at the next
-file. Nothing is searched for by its looks.
+Each record is validated as a whole (lengths, magic, checksum) and must name its own position. After a bad record the
+walk continues only where something else proves that a record starts: at an entry of a consume queue, or at the next
+file. It never searches for bytes that look like a record.
 
-The log *ends* where nothing was written yet. Bytes behind the last sound record may be the torn tail of a crash; but if
+The log *ends* where nothing was written yet. Bytes after the last sound record may be the torn tail of a crash; but if
 a consume queue, a later file, or a whole record that is not older shows that more was there, it is damage.
 """
 
@@ -50,7 +50,7 @@ class LogDamage(NamedTuple):
 
 
 class End(NamedTuple):
-    """Where the log ends, and how many bytes behind it belong to no record: the torn tail of a crash."""
+    """Where the log ends, and how many bytes after that belong to no record: the torn tail of a crash."""
 
     physical_offset: int
     torn_bytes: int
@@ -84,7 +84,7 @@ class LogWalk:
 
     def record_at(self, position: int, size: int = 0) -> Record:
         """
-        The record at a physical offset; with a size, as a consume queue tells it.
+        Return the record at a physical offset; with ``size`` it must have the size that a consume queue names.
 
         Raises:
             BadRecord: there is none.
@@ -159,7 +159,7 @@ class LogWalk:
         return End(position, last - position)
 
     def _is_followed(self, file: LogFile, position: int, last: int) -> bool:
-        """Whether a whole record lies behind a place, which is not left from before the ones in front of it."""
+        """Return whether a whole record follows a position, and is not older than the ones before."""
         while position < last:
             part = self._log.read(file, position, min(WINDOW, last - position))
             hit = part.find(_MAGIC, START.size)
@@ -176,7 +176,7 @@ class LogWalk:
         return False
 
     def _is_any_sound(self, position: int, known: list[tuple[QueueEntries, int, QueueEntry]]) -> bool:
-        """Whether a whole record lies behind a place, which a torn tail does not have."""
+        """Return whether a whole record follows a position: a torn tail has none."""
         for queue, offset, _ in known:
             for each in {offset, offset + 1, queue.end - 1}:
                 entry = queue.entry(each)

@@ -87,7 +87,7 @@ def key_of(properties: Mapping[str, str], queue_id: int, queues: int) -> str | N
 
 
 def born_us(record: Record) -> int:
-    """When its producer made a message, in microseconds, as far as a calendar can tell."""
+    """Return when its producer made a message, in microseconds, within the range of the calendar."""
     return min(max(record.born_at, 0), _LAST_MS) * 1000
 
 
@@ -117,7 +117,7 @@ def _keys(properties: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _properties(properties: Mapping[str, str]) -> dict[str, str]:
-    """Those of the user as they are, RocketMQ's own behind the prefix, and so one that only looks like ours."""
+    """Return the user's properties as they are, and RocketMQ's own, or those that look like ours, with a prefix."""
     return {
         (f"{PREFIX}USER_{name}" if name.startswith(PREFIX) else PREFIX + name if name in OWN_NAMES else name): value
         for name, value in properties.items()
@@ -223,7 +223,7 @@ def content(record: Record, limit: int, load: Load = import_module) -> bytes:
         return record.body
     name = _CODECS.get(record.sysflag & CODEC_BITS)
     if name is None:
-        raise BadRecord(f"is compressed in a way that nobody knows (sysflag {record.sysflag:#x})")
+        raise BadRecord(f"is compressed in an unknown way (sysflag {record.sysflag:#x})")
     try:
         unpack = _UNPACKERS[name](load)
     except ImportError as error:

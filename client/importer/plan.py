@@ -75,7 +75,7 @@ class QueuePlan:
 
     @property
     def first_hole(self) -> tuple[int, int] | None:
-        """The first of the old offsets that are missing between two messages, and the one behind them."""
+        """The first of the old offsets that are missing between two messages, and the one after them."""
         return (self._lasts[0] + 1, self._firsts[1]) if self.holes else None
 
     def translate(self, queue_offset: int) -> int:
@@ -107,7 +107,7 @@ class GroupPlan(NamedTuple):
 
 @dataclass(slots=True)
 class Plan:
-    """All that is to be done, and all that somebody should know of it."""
+    """Everything that an import does, and the notes that an operator should read."""
 
     topics: dict[str, TopicPlan] = field(default_factory=dict)
     queues: dict[Queue, QueuePlan] = field(default_factory=dict)
@@ -131,7 +131,7 @@ class Plan:
 
 def make_plan(store: RocketMQStore, wishes: Wishes, step: Callable[[int], None] = lambda more: None) -> Plan:
     """
-    Read the whole log once; ``step`` is told how many bytes were read since it was told before.
+    Read the whole log once; ``step`` gets the number of bytes that were read since its last call.
 
     Raises:
         BadStore: something asked for is not there, or has a name or a size that is refused here.
@@ -139,13 +139,13 @@ def make_plan(store: RocketMQStore, wishes: Wishes, step: Callable[[int], None] 
     plan = Plan()
     survey = Survey(store, wishes.topics)
     delays = DeferredRecords(store.config.delays or {})
-    told = store.log.start
+    reported = store.log.start
     for found in survey:
         _take(plan, delays, found)
-        if survey.walk.position - told >= _STEP:
-            step(survey.walk.position - told)
-            told = survey.walk.position
-    step(store.log.end - told)
+        if survey.walk.position - reported >= _STEP:
+            step(survey.walk.position - reported)
+            reported = survey.walk.position
+    step(store.log.end - reported)
     plan.deferred = delays.undelivered()
     _name_topics(plan, store, wishes)
     _place_groups(plan, store, wishes)
@@ -174,7 +174,7 @@ def _take(plan: Plan, delays: DeferredRecords, found: SurveyedRecord | LogDamage
 
 
 def _name_topics(plan: Plan, store: RocketMQStore, wishes: Wishes) -> None:
-    """Which topics there are here, and that their names are good and different."""
+    """Choose the topics and their names; refuse illegal and equal names."""
     known = store.config.topics or {}
     needed: dict[str, int] = {}
     for topic, config in known.items():
@@ -213,7 +213,7 @@ def _no_topic(topic: str, store: RocketMQStore) -> str:
 
 
 def _place_groups(plan: Plan, store: RocketMQStore, wishes: Wishes) -> None:
-    """Where each group goes on."""
+    """Translate the progress of each group."""
     for name in wishes.group_names:
         if not any(name == group for _, group in store.config.offsets or {}):
             raise StoreMissing(f"the store has no progress of a group {name!r}, which --map-group names")
@@ -240,7 +240,7 @@ def _place_groups(plan: Plan, store: RocketMQStore, wishes: Wishes) -> None:
 
 
 def _cross_check(plan: Plan, store: RocketMQStore, survey: Survey) -> None:
-    """Whether everything that consume queues name was found, or was told to be lost."""
+    """Report entries of consume queues whose messages were neither found nor reported as lost."""
     ahead = older = 0
     lost: dict[Queue, set[int]] = defaultdict(set)
     for each in (each for damage in plan.damage for each in damage.lost):
@@ -249,8 +249,8 @@ def _cross_check(plan: Plan, store: RocketMQStore, survey: Survey) -> None:
         begin, beyond = queue.from_position(store.log.start), queue.from_position(plan.end.physical_offset)
         ahead += queue.end - beyond
         older += begin - queue.first
-        told = sum(queue.entry(offset) is not None for offset in lost[queue.queue])
-        missing = beyond - begin - survey.found[queue.queue] - told
+        reported = sum(queue.entry(offset) is not None for offset in lost[queue.queue])
+        missing = beyond - begin - survey.found[queue.queue] - reported
         if missing > 0:
             topic, queue_id = queue.queue
             text = f"names {missing} messages, of {beyond - begin}, that are not in the log"
@@ -269,7 +269,7 @@ def _cross_check(plan: Plan, store: RocketMQStore, survey: Survey) -> None:
 
 
 def _check_holes(plan: Plan, store: RocketMQStore) -> None:
-    """Offsets of a queue follow each other; where they do not, something is lost, or a record tells a wrong place."""
+    """Report gaps in the offsets of a queue: a message is lost there, or a record has a wrong offset."""
     if plan.damage:
         return  # that is why
     for (topic, queue_id), queue in plan.queues.items():
@@ -284,11 +284,11 @@ def _check_holes(plan: Plan, store: RocketMQStore) -> None:
 
 
 def _add_notes(plan: Plan, store: RocketMQStore, survey: Survey, delays: DeferredRecords) -> None:
-    """What somebody should know, though nothing is wrong."""
+    """Add notes that an operator should read, although nothing is wrong."""
     notes = plan.notes
     notes += store.config.notes
     if not store.lock_is_known:
-        notes.append("whether its broker runs cannot be told: the lock cannot be asked for")
+        notes.append("it is unknown whether its broker runs: the lock cannot be queried")
     if not store.is_clean:
         torn = plan.end.torn_bytes
         tail = f"; {torn} bytes behind it are a torn tail" if torn else ""

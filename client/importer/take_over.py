@@ -1,9 +1,9 @@
 """
-Sends what a plan says to a broker, through its public producer and admin calls.
+Carries out a plan through the public producer and admin calls.
 
-First every message of every queue, in order; then what waits for its time; then the progress of groups. So a run that
-was cut off anywhere leaves a beginning of that, and the next run goes on behind it. The producer has an id made of the
-store and an epoch above all before: whatever an earlier run still has on its way is refused by the broker.
+It sends every message of every queue, in order; then the deferred ones; then it sets the progress of groups. So a run
+that was interrupted anywhere has done a prefix of that, and the next run continues after it. The producer's id is
+derived from the store, and its epoch is above all earlier ones: the broker refuses what an earlier run still sends.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class ImportResult:
 
 
 class TakeOver:
-    """One run; ``progress`` counts messages, those of earlier runs too. ``after_portion`` is called behind each one."""
+    """One run; ``progress`` counts messages, those of earlier runs too. ``after_portion`` is called after each one."""
 
     def __init__(
         self, store: RocketMQStore, plan: Plan, wishes: Wishes, address: str, *,
@@ -106,7 +106,7 @@ class TakeOver:
         async with Admin(self._address) as admin:
             self._producer = await self._open_producer()
             try:
-                present = await look(admin, self._plan, self._survey)  # behind the fence: nothing comes in between
+                present = await look(admin, self._plan, self._survey)  # after the fence, so nothing comes in between
                 await self._check_delays(admin)
                 await self._make_topics(admin)
                 await self._send_queued(present)
@@ -219,8 +219,8 @@ class TakeOver:
             if row.number not in (None, receipt.queue_offset):
                 where = f"{row.message.topic}/{queue_id}"
                 raise ImportRefused(
-                    f"{where}: a message came to offset {receipt.queue_offset} instead of {row.number}, so somebody "
-                    "else sends to that topic: stop them, delete the topic, and import again"
+                    f"{where}: a message came to offset {receipt.queue_offset} instead of {row.number}, so another "
+                    "program sends to that topic: stop it, delete the topic, and import again"
                 )
 
     async def _place_groups(self, admin: Admin) -> None:
@@ -254,7 +254,7 @@ class _Load:
         self.clear()
 
     def clear(self) -> None:
-        """Begin anew."""
+        """Remove all messages."""
         self.rows: dict[Queue, list[_Row]] = defaultdict(list)
         self.messages = self._size = 0
 
