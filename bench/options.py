@@ -9,29 +9,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 from .processes import BenchError, own_broker
-
-if TYPE_CHECKING:
-    from .yardsticks import Rival
-
-Rivals = Callable[[str], Sequence["Rival"]]  # other brokers, as durable as ours with this flush mode
-
-
-def no_rivals(flush: str) -> Sequence[Rival]:
-    """Compare with no other broker."""
-    return ()
-
-
-class Steps(Protocol):
-    """Receives the progress of a benchmark: first how many samples are to come, then each as it begins."""
-
-    def expect(self, more: int) -> None:
-        """Announce further samples."""
-
-    def __call__(self, what: str) -> None:
-        """Begin the next sample."""
+from .rivals import Rivals, no_rivals
 
 
 @dataclass(frozen=True)
@@ -57,8 +38,8 @@ class Options:
 Show = Callable[[float, str], None]  # which part of the whole is done, and what is measured now
 
 
-class Counted:
-    """The :class:`~rmq.bench.options.Steps` of a benchmark; a sample is done when the next one begins."""
+class Steps:
+    """Counts the samples of a benchmark, for its progress; a sample is done when the next one begins."""
 
     def __init__(self, show: Show) -> None:
         self._show = show
@@ -86,9 +67,9 @@ class Whole:
         self._lock = Lock()
         self._is_stopped = False
 
-    def part(self, number: int) -> Counted:
+    def part(self, number: int) -> Steps:
         """Return the steps of one of them."""
-        return Counted(lambda done, what: self._shown(number, done, what))
+        return Steps(lambda done, what: self._shown(number, done, what))
 
     def ended(self, number: int) -> None:
         """Count one of them as finished."""

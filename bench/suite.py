@@ -19,7 +19,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any
 
 from rmq.wire.batch import checksum, native
 from rmq.wire.errors import RmqError
@@ -34,13 +34,6 @@ QUICK_PROCESSES = 2
 TOO_SMALL = "a quick run is too small to judge by"
 LOAD = ("messages", "size", "batch", "queues", "producers", "consumers", "in_flight")  # what every command takes
 EXTRA = ("connections", "tags", "keys")  # what only some take
-
-
-class Measure(Protocol):
-    """The function ``measure`` of a benchmark; it may take more by name."""
-
-    def __call__(self, load: Load, options: Options, steps: Steps, /, **more: Any) -> Report:
-        """Take all samples of all figures, and return what was found."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +55,7 @@ class Benchmark:
 
     def measure(self, load: Load, options: Options, steps: Steps, **more: Any) -> Report:
         """Run it. The report names what it heeds of the load; a quick run shows no target as met or missed."""
-        module = importlib.import_module(self.module)
-        report = cast(Measure, module.measure)(load, options, steps, **more)
+        report: Report = importlib.import_module(self.module).measure(load, options, steps, **more)
         load_used = report.about.get("load", {})
         report.about["load"] = {name: value for name, value in load_used.items() if name in self.heeds}
         if options.quick:

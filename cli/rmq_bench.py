@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import click
 
-from rmq.bench.options import Load, Options, Rivals, no_rivals
+from rmq.bench.options import Load, Options
+from rmq.bench.rivals import Rivals, no_rivals
 from rmq.bench.suite import CATALOG, EXTRA, LOAD, Benchmark, quickly
 from rmq.wire.names import MAX_QUEUES
 
@@ -217,9 +218,9 @@ def benchmark_command(
                 click.echo(f"note: {option} makes no difference to rmq-bench {benchmark.name}", err=True)
             extra = {key: given[key] for key in given.keys() & {"rate"}}
             with ended_well(), BenchBar() as bar:
-                from rmq.bench.options import Counted
+                from rmq.bench.options import Steps
 
-                report = benchmark.measure(load, options, Counted(bar), **extra)
+                report = benchmark.measure(load, options, Steps(bar), **extra)
             if as_json:
                 click.echo(to_json(report.as_object()))
             else:

@@ -13,9 +13,9 @@ from dataclasses import replace
 
 from ..crew import Ground, begin, check_stored, durability, new_ground, no_room, receive, receivers, send, senders
 from ..figures import Figure, Report, Side, Verdict, interleave, ratio
+from ..floor import floor
 from ..options import Load, Options, Steps
 from ..workers.receiving import BATCH
-from ..yardsticks import Floor, machine
 
 STYLES = {
     "batches": f"in order, up to {BATCH} messages a call",
@@ -38,15 +38,14 @@ def targets(load: Load) -> tuple[Verdict, ...]:
     return (Verdict("P4.floor", meaning, at_least=1.2),)
 
 
-def measure(load: Load, options: Options, steps: Steps, *, floor: Floor | None = None) -> Report:
-    """Take all samples; the floor is that of this machine unless another is given."""
+def measure(load: Load, options: Options, steps: Steps) -> Report:
+    """Take all samples."""
     flush = durability(options)
     report = Report("consume", {"load": load.as_object(), "flush": flush, "rounds": options.rounds})
     wanted = [replace(target, flush=flush) for target in targets(load)]
     if why_not := no_room(load):
         report.verdicts += [replace(target, why_not=why_not) for target in wanted]
         return report
-    limit = floor or machine()
     start = prefix(load)
     bare = Figure(f"{start}.floor", "a bare loop that pulls, unpacks and listens", "msg/s", "async")
     steps.expect((len(STYLES) + 1) * options.rounds)
@@ -56,7 +55,7 @@ def measure(load: Load, options: Options, steps: Steps, *, floor: Floor | None =
             (Figure(f"{start}.{style}", meaning, "msg/s", flush), _taken(ground, load, style, ends, warm))
             for style, meaning in STYLES.items()
         ]
-        sides.append((bare, lambda: limit.consume(load)))
+        sides.append((bare, lambda: floor.consume(load)))
         interleave(sides, options.rounds, steps)
     report.figures += [figure for figure, _ in sides]
     found = ratio(report.figures[0], bare)

@@ -12,8 +12,9 @@ from dataclasses import replace
 
 from ..crew import begin, check_stored, durability, new_ground, no_room, receive, receivers, send, senders
 from ..figures import Figure, Report, Side, Verdict, interleave, ratio
+from ..floor import floor
 from ..options import Load, Options, Steps
-from ..yardsticks import NO_RIVALS, Floor, Rival, Tried, machine
+from ..rivals import NO_RIVALS, Rival, Tried
 
 FLOOR = Verdict("P3.floor", "end to end, of the floor's consume figure (stretch: 0.5)", at_least=0.3)
 RIVAL_MESSAGES = 200_000  # at most: they are slow, and hardly faster with more
@@ -31,8 +32,8 @@ def targets(load: Load) -> tuple[Verdict, ...]:
     return (FLOOR, PEER) if (load.size, load.queues, load.producers, load.consumers) == (100, 8, 1, 1) else ()
 
 
-def measure(load: Load, options: Options, steps: Steps, *, floor: Floor | None = None) -> Report:
-    """Take all samples; the floor is that of this machine unless another is given."""
+def measure(load: Load, options: Options, steps: Steps) -> Report:
+    """Take all samples."""
     flush = durability(options)
     report = Report("end-to-end", {"load": load.as_object(), "flush": flush, "rounds": options.rounds})
     wanted = [replace(target, flush=flush) for target in targets(load)]
@@ -42,7 +43,7 @@ def measure(load: Load, options: Options, steps: Steps, *, floor: Floor | None =
     # A quick run, or a load that no target is about, is not worth their time.
     known: Sequence[Rival] = options.rivals(flush) if wanted and not options.quick else ()
     ours = our_side(load, options, flush)
-    bare = _floor(load, flush, floor or machine())
+    bare = _floor(load, flush)
     theirs = {peer.name: _peer(load, flush, peer) for peer in known if not peer.why_not}
     sides: list[Side] = [ours, bare, *theirs.values()]
     steps.expect(len(sides) * options.rounds)
@@ -99,7 +100,7 @@ def our_side(load: Load, options: Options, flush: str) -> Side:
     return figure, take
 
 
-def _floor(load: Load, flush: str, floor: Floor) -> Side:
+def _floor(load: Load, flush: str) -> Side:
     figure = Figure(f"{prefix(load, flush)}.floor", "a bare loop that pulls, unpacks and listens", "msg/s", "async")
     return figure, lambda: floor.consume(load)
 

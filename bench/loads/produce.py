@@ -18,14 +18,15 @@ from dataclasses import dataclass, replace
 
 from ..crew import OVERHEAD, check_stored, durability, new_ground, no_room, send, senders
 from ..figures import Figure, Report, Side, Verdict, interleave, ratio
+from ..floor import floor
 from ..options import Load, Options, Steps
-from ..yardsticks import NO_RIVALS, Floor, Rival, Tried, machine
+from ..rivals import NO_RIVALS, Rival, Tried
 
 OWN_BROKERS = "it takes brokers of both durabilities: leave --broker out"
 
 
-def measure(load: Load, options: Options, steps: Steps, *, floor: Floor | None = None) -> Report:
-    """Take all samples; the floor is that of this machine unless another is given."""
+def measure(load: Load, options: Options, steps: Steps) -> Report:
+    """Take all samples."""
     flush = durability(options)
     report = Report("produce", {"load": load.as_object(), "flush": flush, "rounds": options.rounds})
     wanted = targets(load, flush)
@@ -34,7 +35,7 @@ def measure(load: Load, options: Options, steps: Steps, *, floor: Floor | None =
         return report
     run = _Run(load, options, flush)
     run.add_ours()
-    run.add_limits(floor or machine())
+    run.add_limits()
     if any(target.other == "redis_benchmark" for target in wanted):
         run.add_redis(options.rivals(flush))
     steps.expect(len(run.sides) * options.rounds)
@@ -86,7 +87,7 @@ class _Run:
             if way.load.keys:
                 self._figure("caught_up", "from the last receipt until the last key is found", "s", way.flush)
 
-    def add_limits(self, floor: Floor) -> None:
+    def add_limits(self) -> None:
         """Add what the machine could do."""
         load = self._load
         at_once = load.in_flight * (load.size + OVERHEAD)

@@ -12,7 +12,7 @@ import json
 
 import pytest
 
-from rmq.bench.options import Counted, Load, Options, Whole
+from rmq.bench.options import Load, Options, Steps, Whole
 from rmq.bench.processes import BenchError
 from rmq.client import Admin
 
@@ -62,7 +62,7 @@ def test_a_load_goes_to_another_process_and_is_the_same_there() -> None:
 
 def test_a_sample_is_done_when_the_next_one_begins() -> None:
     shown: list[tuple[float, str]] = []
-    steps = Counted(lambda done, what: shown.append((done, what)))
+    steps = Steps(lambda done, what: shown.append((done, what)))
 
     steps.expect(4)
     for what in "abcd":
@@ -73,7 +73,7 @@ def test_a_sample_is_done_when_the_next_one_begins() -> None:
 
 def test_more_samples_than_were_announced_do_not_lead_beyond_the_end() -> None:
     shown: list[float] = []
-    steps = Counted(lambda done, what: shown.append(done))
+    steps = Steps(lambda done, what: shown.append(done))
 
     steps.expect(1)
     for _ in range(3):
@@ -99,7 +99,7 @@ def test_parts_of_a_whole_count_by_their_weights_also_when_they_go_on_at_once() 
 
 def test_samples_may_be_announced_bit_by_bit() -> None:
     shown: list[float] = []
-    steps = Counted(lambda done, what: shown.append(done))
+    steps = Steps(lambda done, what: shown.append(done))
 
     steps.expect(1)
     steps("a")

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from rmq.bench.figures import Figure, Report, Verdict
-from rmq.bench.options import Counted, Load, Options, Steps
+from rmq.bench.options import Load, Options, Steps
 from rmq.bench.processes import BenchError
 from rmq.bench.suite import (
     CATALOG,
@@ -250,7 +250,7 @@ def test_every_benchmark_can_be_measured(benchmark: Benchmark) -> None:
 def test_of_a_load_a_report_tells_what_makes_a_difference() -> None:
     benchmark = CATALOG["recovery"]
 
-    report = benchmark.measure(Load(size=7), Options(broker="127.0.0.1:1"), Counted(lambda done, what: None))
+    report = benchmark.measure(Load(size=7), Options(broker="127.0.0.1:1"), Steps(lambda done, what: None))
 
     assert report.about["load"] == {"size": 7, "batch": 500, "queues": 8, "in_flight": 64}
     assert (report.about["flush"], report.about["rounds"]) == ("async", 5)

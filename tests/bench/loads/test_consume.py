@@ -11,6 +11,11 @@ from rmq.testing.broker import BrokerThread
 from rigs.bench import FixedFloor, Steps
 
 
+@pytest.fixture
+def fixed_floor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rmq.bench.loads.consume.floor", FixedFloor())
+
+
 @pytest.mark.parametrize(
     ("load", "wanted"),
     [
@@ -38,10 +43,11 @@ def test_a_disk_without_room_shows_no_target_and_says_why() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("fixed_floor")
 def test_a_run_reads_the_whole_backlog_in_every_way() -> None:
     steps = Steps()
     with BrokerThread() as broker:
-        found = measure(Load(3000, producers=2), Options(broker=broker.address, rounds=1), steps, floor=FixedFloor())
+        found = measure(Load(3000, producers=2), Options(broker=broker.address, rounds=1), steps)
 
     keys = [f"consume.{way}" for way in ("batches", "messages", "concurrent", "pull", "floor")]
     assert (steps.expected, steps.taken) == (5, keys)

@@ -7,9 +7,14 @@ import pytest
 from rmq.bench.figures import Figure
 from rmq.bench.loads.end_to_end import against_rivals, measure, prefix, targets
 from rmq.bench.options import Load, Options
-from rmq.bench.yardsticks import NO_RIVALS
+from rmq.bench.rivals import NO_RIVALS
 
 from rigs.bench import FixedFloor, FixedPeer, Steps
+
+
+@pytest.fixture
+def fixed_floor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rmq.bench.loads.end_to_end.floor", FixedFloor())
 
 
 def figure(*samples: float) -> Figure:
@@ -61,6 +66,7 @@ def test_a_disk_without_room_shows_no_target_and_says_why() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("fixed_floor")
 def test_a_run_gets_every_message_through_beside_floor_and_peers() -> None:
     steps = Steps()
     peers = [
@@ -69,7 +75,7 @@ def test_a_run_gets_every_message_through_beside_floor_and_peers() -> None:
         FixedPeer("rabbit", breaks="it fell"),
     ]
 
-    found = measure(Load(2000), Options(rounds=1, rivals=lambda _: peers), steps, floor=FixedFloor())
+    found = measure(Load(2000), Options(rounds=1, rivals=lambda _: peers), steps)
 
     keys = ["end_to_end.messages", "end_to_end.floor", "end_to_end.redis"]
     assert (steps.expected, steps.taken) == (4, [*keys, "end_to_end.rabbit"])

@@ -31,6 +31,11 @@ from rmq.testing.broker import BrokerThread
 from rigs.bench import FixedFloor, FixedPeer, Steps
 
 
+@pytest.fixture
+def fixed_floor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rmq.bench.loads.produce.floor", FixedFloor())
+
+
 def figure(*samples: float) -> Figure:
     return Figure("any", "", "msg/s", samples=list(samples))
 
@@ -69,11 +74,12 @@ def test_a_disk_without_room_shows_no_target_and_says_why() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("fixed_floor")
 def test_a_run_measures_every_way_to_send_beside_the_floor_and_the_benchmark_of_redis() -> None:
-    steps, floor = Steps(), FixedFloor()
+    steps = Steps()
     with BrokerThread(flush="async") as broker:
         options = Options(broker=broker.address, rounds=1, rivals=lambda _: [FixedPeer()])
-        found = measure(Load(2000), options, steps, floor=floor)
+        found = measure(Load(2000), options, steps)
 
     keys = [f"produce.{name}" for name in ("messages", "messages_inside", "bodies", "floor", "redis_benchmark")]
     assert (steps.expected, steps.taken) == (5, keys)
@@ -84,10 +90,11 @@ def test_a_run_measures_every_way_to_send_beside_the_floor_and_the_benchmark_of_
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("fixed_floor")
 def test_keys_are_looked_for_and_nothing_is_left_in_a_broker_that_goes_on() -> None:
     with BrokerThread() as broker:
         options = Options(broker=broker.address, rounds=1)
-        found = measure(Load(2000, keys=True), options, Steps(), floor=FixedFloor())
+        found = measure(Load(2000, keys=True), options, Steps())
         left = asyncio.run(_topics(broker.address))
 
     keys = [f"produce.sync.{name}" for name in ("plain", "keys", "caught_up")]
@@ -98,10 +105,11 @@ def test_keys_are_looked_for_and_nothing_is_left_in_a_broker_that_goes_on() -> N
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("fixed_floor")
 def test_a_broker_that_goes_on_cannot_be_compared_with_one_of_another_durability() -> None:
     with BrokerThread() as broker:
         options = Options(broker=broker.address, rounds=1)
-        found = measure(Load(500, batch=1, connections=64), options, Steps(), floor=FixedFloor())
+        found = measure(Load(500, batch=1, connections=64), options, Steps())
 
     assert [one.key for one in found.figures] == ["produce.single.sync.messages", "produce.single.sync.fdatasync"]
     assert [(one.key, one.met, one.why_not) for one in found.verdicts] == [("P6.single", None, OWN_BROKERS)]

@@ -11,8 +11,8 @@ from click.testing import CliRunner
 
 from rmq.bench.figures import Report
 from rmq.bench.options import Load, Options, Steps
+from rmq.bench.rivals import Rival
 from rmq.bench.suite import Benchmark
-from rmq.bench.yardsticks import Rival
 from rmq.cli import rmq_bench
 from with_peers import command
 

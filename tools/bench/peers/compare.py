@@ -15,7 +15,7 @@ from rmq.bench.crew import check_stored, durability, new_ground, no_room, send, 
 from rmq.bench.figures import Figure, Report, Side, Verdict, interleave, ratio
 from rmq.bench.loads.end_to_end import RIVAL_MESSAGES, our_side
 from rmq.bench.options import Load, Options, Steps
-from rmq.bench.yardsticks import Rival, Tried
+from rmq.bench.rivals import Rival, Tried
 
 from .peer import one_each, rate
 

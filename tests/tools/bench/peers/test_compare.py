@@ -7,7 +7,7 @@ import pytest
 from peers.compare import END_TO_END, NATIVE, PRODUCE, measure, verdict
 from rmq.bench.figures import Figure, Side
 from rmq.bench.options import Load, Options
-from rmq.bench.yardsticks import Tried
+from rmq.bench.rivals import Tried
 from rmq.testing.broker import BrokerThread
 
 from rigs.bench import FixedPeer, Steps

@@ -1,36 +1,14 @@
-"""What loads are compared with: the floor of this machine, and other brokers that a tool passes in."""
+"""Other brokers that a tool passes in, to be measured next to ours; ``rmq-bench`` itself passes none."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
 
-from .options import Load
 from .processes import BenchError
 
-
-class Floor(Protocol):
-    """The functions of :mod:`rmq.bench.floor.floor` that loads are compared with, each one sample."""
-
-    def produce(self, load: Load) -> float:
-        """Messages a second that are packed, sent, appended and answered."""
-
-    def consume(self, load: Load) -> float:
-        """Messages a second that are pulled, unpacked and each given to a listener."""
-
-    def socket_to_file(self, load: Load) -> float:
-        """Messages a second whose bytes go through a socket into a file."""
-
-    def fdatasync_ms(self, size: int) -> float:
-        """How long an append of so many bytes with ``fdatasync`` takes, in ms."""
-
-
-def machine() -> Floor:
-    """Return the floor of this machine."""
-    from .floor import floor
-
-    return floor
-
+if TYPE_CHECKING:
+    from .options import Load
 
 NO_RIVALS = "no other broker was measured: `make bench` in a checkout does"
 
@@ -40,7 +18,7 @@ class Rival(Protocol):
 
     @property
     def name(self) -> str:
-        """Of the server."""
+        """The name of the server."""
 
     @property
     def durability(self) -> str:
@@ -48,11 +26,11 @@ class Rival(Protocol):
 
     @property
     def why_not(self) -> str:
-        """Why its Python client cannot be measured here; empty where it can."""
+        """Why its Python client cannot be measured here, empty if it can."""
 
     @property
     def native_why_not(self) -> str:
-        """Why its own benchmark cannot be run here; empty where it can."""
+        """Why its own benchmark cannot be run here, empty if it can."""
 
     def produce(self, load: Load) -> float:
         """Messages a second that its best Python client sends."""
@@ -62,6 +40,14 @@ class Rival(Protocol):
 
     def native_produce(self, load: Load) -> float:
         """Messages a second by the benchmark that it brings along; raises BenchError if it has none."""
+
+
+Rivals = Callable[[str], Sequence[Rival]]  # as durable as ours with this flush mode
+
+
+def no_rivals(flush: str) -> Sequence[Rival]:
+    """Compare with no other broker."""
+    return ()
 
 
 class Tried:
