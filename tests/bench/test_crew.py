@@ -14,18 +14,18 @@ from rmq.testing.broker import BrokerThread
 NOWHERE = Ground("127.0.0.1:1", 2, "t")
 
 
-def told(count: int, size: int, began: float, last_at: float) -> dict[str, Any]:
+def reply(count: int, size: int, began: float, last_at: float) -> dict[str, Any]:
     return {"count": count, "bytes": size, "began": began, "last_at": last_at}
 
 
-def test_the_clock_runs_from_the_word_to_the_first_consumer_to_the_last_message_of_all() -> None:
-    found = gathered([told(6, 60, 5.0, 9.0), told(4, 40, 4.0, 7.0), told(0, 0, 3.0, 0.0)], Load(10, 10))
+def test_the_clock_runs_from_the_first_start_signal_to_the_last_message() -> None:
+    found = gathered([reply(6, 60, 5.0, 9.0), reply(4, 40, 4.0, 7.0), reply(0, 0, 3.0, 0.0)], Load(10, 10))
 
     assert found == Received(3.0, 9.0)
 
 
-@pytest.mark.parametrize("parts", [[told(9, 100, 1.0, 2.0)], [told(10, 99, 1.0, 2.0)], [told(11, 110, 1.0, 2.0)]])
-def test_what_is_not_exactly_the_load_is_no_result(parts: list[dict[str, Any]]) -> None:
+@pytest.mark.parametrize("parts", [[reply(9, 100, 1.0, 2.0)], [reply(10, 99, 1.0, 2.0)], [reply(11, 110, 1.0, 2.0)]])
+def test_anything_but_exactly_the_load_is_refused(parts: list[dict[str, Any]]) -> None:
     with pytest.raises(BenchError, match="came instead of 10 of 100"):
         gathered(parts, Load(10, 10))
 
@@ -40,7 +40,7 @@ def test_more_producers_than_messages_are_refused() -> None:
         senders(NOWHERE, Load(2, producers=3), "bodies").__enter__()
 
 
-def test_a_disk_without_room_is_told_with_both_sizes() -> None:
+def test_a_disk_without_room_is_reported_with_both_sizes() -> None:
     assert no_room(Load(1)) == ""
     assert no_room(Load(1 << 40, 1000)).startswith("the disk has ")
 

@@ -1,8 +1,4 @@
-"""
-What several samples come to, alone and beside a target.
-
-Percentiles are values that were measured, by their rank.
-"""
+"""Figures, verdicts, turns and percentiles."""
 
 from __future__ import annotations
 
@@ -32,7 +28,7 @@ def test_the_middle_of_two_samples_lies_between_them() -> None:
     assert figure("x", 1.0, 2.0).middle == 1.5
 
 
-def test_what_was_never_taken_has_no_numbers() -> None:
+def test_a_figure_without_samples_has_no_numbers() -> None:
     found = figure("x").as_object()
 
     assert (found["median"], found["min"], found["max"], found["samples"]) == (None, None, None, [])
@@ -70,14 +66,14 @@ def test_a_ratio_of_unlike_rounds_is_refused() -> None:
         ratio(figure("a", 1.0), figure("b", 1.0, 2.0))
 
 
-def test_sides_take_turns_and_every_other_round_goes_the_other_way_round() -> None:
-    told: list[str] = []
+def test_sides_take_turns_and_every_other_round_is_reversed() -> None:
+    taken: list[str] = []
     numbers = iter(range(100))
     sides = [(figure(key), lambda: float(next(numbers))) for key in ("a", "b", "c")]
 
-    interleave(sides, 3, told.append, settle=lambda: None)
+    interleave(sides, 3, taken.append, settle=lambda: None)
 
-    assert "".join(told) == "abccbaabc"
+    assert "".join(taken) == "abccbaabc"
     assert [side.samples for side, _ in sides] == [[0.0, 5.0, 6.0], [1.0, 4.0, 7.0], [2.0, 3.0, 8.0]]
 
 
@@ -112,12 +108,12 @@ def test_a_report_is_one_object() -> None:
         (160, 0.99, 159), (300, 0.99, 297), (1000, 0.999, 999), (80_000, 0.999, 79_920),
     ],
 )  # fmt: skip
-def test_a_percentile_is_the_first_value_that_so_many_do_not_exceed(count: int, share: float, rank: int) -> None:
+def test_a_percentile_is_the_smallest_value_that_its_share_does_not_exceed(count: int, share: float, rank: int) -> None:
     assert percentile(range(1, count + 1), share) == rank
 
 
 @pytest.mark.parametrize(("values", "share"), [([], 0.5), ([1.0], 0.0), ([1.0], 1.1)])
-def test_there_is_no_percentile_of_nothing_or_beyond_all(values: list[float], share: float) -> None:
+def test_a_percentile_needs_values_and_a_share_up_to_one(values: list[float], share: float) -> None:
     with pytest.raises(ValueError, match="no percentile"):
         percentile(values, share)
 

@@ -33,11 +33,11 @@ os.kill(os.getpid(), signal.SIGKILL)
         ([], []),
     ],
 )
-def test_what_is_left_over_was_there_and_is_not_gone_and_processes_end_first(lines: list[str], left: list[str]) -> None:
+def test_what_was_added_and_not_removed_is_left_over_processes_first(lines: list[str], left: list[str]) -> None:
     assert janitor.left_over(lines) == left
 
 
-def test_after_a_kill_neither_processes_nor_directories_stay(tmp_path: Path) -> None:
+def test_a_killed_benchmark_leaves_no_processes_and_no_directories(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     (folder / "sub").mkdir(parents=True)
 
@@ -52,7 +52,7 @@ def test_after_a_kill_neither_processes_nor_directories_stay(tmp_path: Path) -> 
 
 def test_it_runs_only_while_there_is_something(tmp_path: Path) -> None:
     watch = janitor.Janitor()
-    watch.remove(str(tmp_path))  # never told of
+    watch.remove(str(tmp_path))  # never added
     watch.add(str(tmp_path))
     process = watch._process
     assert process is not None
@@ -64,7 +64,7 @@ def test_it_runs_only_while_there_is_something(tmp_path: Path) -> None:
 
 
 def _until_gone(pid: int) -> None:
-    """Wait for the end of a process of somebody else's; one that is not waited for has ended, too."""
+    """Wait for the end of a process that is not ours; one that is not waited for has ended, too."""
     try:
         while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
             os.sched_yield()

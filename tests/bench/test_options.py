@@ -1,10 +1,4 @@
-"""
-Where a sample finds its broker.
-
-What benchmarks send.
-
-How far a benchmark is, as a part of a whole.
-"""
+"""Loads, the brokers of samples, and progress, alone and as a part of a whole."""
 
 from __future__ import annotations
 
@@ -82,7 +76,7 @@ def test_more_samples_than_were_announced_do_not_lead_beyond_the_end() -> None:
     assert shown == [0.0, 1.0, 1.0]
 
 
-def test_parts_of_a_whole_count_by_their_weights_also_when_they_go_on_at_once() -> None:
+def test_parts_of_a_whole_count_by_their_weights_even_at_the_same_time() -> None:
     shown: list[tuple[float, str]] = []
     whole = Whole(lambda done, what: shown.append((done, what)), [3.0, 1.0])
     long, short = whole.part(0), whole.part(1)
@@ -109,7 +103,7 @@ def test_samples_may_be_announced_bit_by_bit() -> None:
     assert shown == [0.0, 0.25]
 
 
-def test_what_is_stopped_ends_at_its_next_sample() -> None:
+def test_a_stopped_benchmark_ends_at_its_next_sample() -> None:
     whole = Whole(lambda done, what: None, [1.0])
     steps = whole.part(0)
     steps("a")

@@ -29,7 +29,7 @@ def is_gone(pid: int) -> bool:
     return not Path(f"/proc/{pid}").exists()
 
 
-def test_a_child_says_lines_and_begins_when_told() -> None:
+def test_a_child_prints_lines_and_waits_for_the_start_signal() -> None:
     child = python(ECHO)
     try:
         assert child.reply(30) == {"ready": True}
@@ -41,7 +41,7 @@ def test_a_child_says_lines_and_begins_when_told() -> None:
     assert is_gone(child.pid)
 
 
-def test_a_child_that_says_nothing_is_not_waited_for_for_ever() -> None:
+def test_waiting_for_a_silent_child_times_out() -> None:
     child = python("input()")
     try:
         with pytest.raises(BenchError, match="the client of this benchmark said nothing for 0 s"):
@@ -61,7 +61,7 @@ def test_a_child_that_ends_too_early_is_an_error() -> None:
         child.close()
 
 
-def test_nobody_waits_for_what_a_child_would_say_if_what_it_needs_were_still_there() -> None:
+def test_waiting_for_a_child_ends_with_the_process_it_needs() -> None:
     gone = Child("broker", [sys.executable, "-S", "-c", "raise SystemExit(7)"])
     child = Child("client", [sys.executable, "-S", "-c", "input()"], needs=gone)
     try:
@@ -72,7 +72,7 @@ def test_nobody_waits_for_what_a_child_would_say_if_what_it_needs_were_still_the
         gone.close()
 
 
-def test_a_child_that_does_not_heed_a_stop_is_killed() -> None:
+def test_a_child_that_ignores_a_stop_is_killed() -> None:
     child = python(STUBBORN)
     child.line(30)
 
@@ -82,7 +82,7 @@ def test_a_child_that_does_not_heed_a_stop_is_killed() -> None:
     assert child.process.returncode == -9
 
 
-def test_a_child_is_no_part_of_what_ctrl_c_reaches() -> None:
+def test_ctrl_c_does_not_reach_a_child() -> None:
     child = python(ECHO)
     try:
         assert os.getpgid(child.pid) != os.getpgid(0)
@@ -109,7 +109,7 @@ def test_a_scratch_directory_is_gone_after_an_error_too() -> None:
 
 
 @pytest.mark.slow
-def test_a_broker_of_ones_own_is_gone_with_its_files_after_the_block() -> None:
+def test_an_own_broker_and_its_files_are_gone_after_the_block() -> None:
     with own_broker("async") as broker:
         assert broker.ready_s > 0
         folders = [word for word in Path(f"/proc/{broker.pid}/cmdline").read_text().split("\0") if "rmq-bench-" in word]
@@ -119,7 +119,7 @@ def test_a_broker_of_ones_own_is_gone_with_its_files_after_the_block() -> None:
     assert not Path(folders[0]).exists()
 
 
-def test_a_broker_that_would_take_no_messages_is_not_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_is_not_started_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     room = os.statvfs(tmp_path)
     full = os.statvfs_result((*room[:4], 100_000_000 // room.f_frsize, *room[5:]))
     monkeypatch.setattr(os, "statvfs", lambda folder: full)
@@ -142,21 +142,21 @@ async def wrong() -> None:
     raise ExceptionGroup("tasks", [KeyError("oh")])
 
 
-def test_what_a_broker_refuses_ends_a_client_with_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_of_the_broker_ends_a_client_with_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["/somewhere/sending.py", '{"what": "it"}'])
 
     with pytest.raises(SystemExit, match=r"^sending: no room for it$"):
         processes.run(refused)
 
 
-def test_a_defect_is_shown_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_defect_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["/somewhere/sending.py", "{}"])
 
     with pytest.raises(ExceptionGroup):
         processes.run(wrong)
 
 
-def test_what_was_made_before_the_clock_is_not_collected_and_what_comes_later_is() -> None:
+def test_only_objects_made_after_the_clock_started_are_collected() -> None:
     try:
         processes.settle()
         assert gc.get_freeze_count() > 0

@@ -1,8 +1,4 @@
-"""
-All benchmarks together: every target has a command line, and one that fails does not end the others.
-
-The benchmarks there are.
-"""
+"""Every target has a command line, a benchmark that fails does not end the others, and the catalog is complete."""
 
 from __future__ import annotations
 
@@ -39,13 +35,13 @@ MACHINE = {"cores": 2, "python": "3", "kernel": "6", "fdatasync_ms": 1.0}
 PAGE = Path(__file__).parents[2] / "docs" / "benchmarks.md"
 
 
-def test_the_page_tells_the_command_line_of_every_target() -> None:
+def test_the_page_has_the_command_line_of_every_target() -> None:
     rows = [line.split("|") for line in PAGE.read_text().splitlines() if line.startswith("| ")]
-    told = {(cells[1].strip(), cells[2].strip(" `")) for cells in rows}
+    listed = {(cells[1].strip(), cells[2].strip(" `")) for cells in rows}
 
     for entry in ENTRIES:
         for target in entry.targets:
-            assert (target, entry.command_line(entry.options(Options()))) in told
+            assert (target, entry.command_line(entry.options(Options()))) in listed
 
 
 class Scripted(Benchmark):
@@ -107,7 +103,7 @@ def test_a_benchmark_that_fails_does_not_end_the_others_and_its_targets_are_not_
     assert (first.key, first.met, first.why_not) == ("P1", None, "the disk is full")
 
 
-def test_what_a_machine_can_cause_does_not_end_the_others_either() -> None:
+def test_errors_of_the_machine_do_not_end_the_others() -> None:
     parts = list(suite("full", "unreachable", "good").parts(lambda done, what: None))
 
     assert [part.why_not for part in parts] == ["[Errno 28] No space left on device", "no broker answers", ""]
@@ -124,11 +120,11 @@ def test_targets_come_in_their_order_and_one_without_a_verdict_is_not_shown() ->
 @pytest.mark.parametrize(
     ("left_s", "needed_s", "rounds"), [(100, 100, 5), (100, 101, 4), (100, 250, 2), (100, 900, 1), (-5, 10, 1)]
 )
-def test_there_are_as_many_rounds_as_there_is_time_for(left_s: float, needed_s: float, rounds: int) -> None:
+def test_rounds_are_limited_by_the_time_left(left_s: float, needed_s: float, rounds: int) -> None:
     assert rounds_within(left_s, needed_s, 5) == rounds
 
 
-def test_a_machine_that_is_too_slow_for_all_has_fewer_rounds_towards_the_end_and_says_so() -> None:
+def test_a_slow_machine_has_fewer_rounds_towards_the_end_and_says_so() -> None:
     times = iter([0.0, 0.0, 600.0, 1100.0])
     slow = replace(suite("good", "good", "good"), clock=lambda: next(times))
 
@@ -145,7 +141,7 @@ def test_progress_goes_over_all_of_them() -> None:
     assert shown == [(0.0, "machine"), (0.0, "one"), (0.25, "two"), (0.5, "one"), (0.75, "two")]
 
 
-def test_programs_get_the_machine_and_every_report_with_its_command_line() -> None:
+def test_the_json_has_the_machine_and_every_report_with_its_command_line() -> None:
     all_of_them = suite("bad", "good")
     list(all_of_them.parts(lambda done, what: None))
 
@@ -169,7 +165,7 @@ def test_programs_get_the_machine_and_every_report_with_its_command_line() -> No
         (Load(), Options(rounds=2, quick=True), "rmq-bench produce --quick --rounds 2"),
     ],
 )
-def test_a_command_line_says_what_is_not_usual(load: Load, options: Options, line: str) -> None:
+def test_a_command_line_names_only_what_differs_from_the_defaults(load: Load, options: Options, line: str) -> None:
     assert PlannedRun(Benchmark("produce"), (), 1.0, load).command_line(options) == line
 
 
@@ -180,16 +176,16 @@ def test_a_command_line_names_the_durability_that_its_target_is_about() -> None:
     assert entry.options(Options("async")).flush == "sync"
 
 
-def test_quick_runs_are_told_of_as_they_end_and_kept_in_their_order() -> None:
+def test_quick_runs_are_yielded_as_they_end_and_kept_in_order() -> None:
     all_of_them = suite("good", "bad", "full", quick=True)
 
-    told = [part.line for part in all_of_them.parts(lambda done, what: None)]
+    yielded = [part.line for part in all_of_them.parts(lambda done, what: None)]
 
-    assert sorted(told) == sorted(part.line for part in all_of_them.done)
+    assert sorted(yielded) == sorted(part.line for part in all_of_them.done)
     assert [part.report.benchmark for part in all_of_them.done] == ["good", "bad", "full"]
 
 
-def test_whoever_stops_early_leaves_nothing_running() -> None:
+def test_closing_early_leaves_nothing_running() -> None:
     before = threading.active_count()
     parts = suite("good", "bad", "full", "good", "good", quick=True).parts(lambda done, what: None)
 
@@ -215,12 +211,12 @@ def test_every_benchmark_of_the_command_is_there() -> None:
 
 
 @pytest.mark.parametrize("benchmark", CATALOG.values(), ids=list(CATALOG))
-def test_what_a_benchmark_heeds_is_of_a_load(benchmark: Benchmark) -> None:
+def test_a_benchmark_heeds_fields_of_a_load(benchmark: Benchmark) -> None:
     assert set(benchmark.heeds) <= {field.name for field in dataclasses.fields(Load)}
 
 
 @pytest.mark.parametrize("benchmark", CATALOG.values(), ids=list(CATALOG))
-def test_what_a_benchmark_does_not_heed_is_not_its_own_either(benchmark: Benchmark) -> None:
+def test_a_benchmark_has_no_default_for_a_field_it_ignores(benchmark: Benchmark) -> None:
     usual = Load().as_object()
     own = {name for name, value in benchmark.load.as_object().items() if value != usual[name]}
 
@@ -233,7 +229,7 @@ def test_a_quick_load_is_the_same_with_few_messages_and_processes() -> None:
     assert quickly(Load(consumers=3, producers=9)) == Load(10_000, consumers=2, producers=2)
 
 
-def test_after_a_quick_run_no_target_is_met_and_a_better_reason_is_kept() -> None:
+def test_a_quick_run_meets_no_target_and_keeps_a_better_reason() -> None:
     judged = unjudged(Verdict("P1.floor", "words", samples=[1.0], at_least=0.6))
 
     assert (judged.met, judged.why_not) == (None, TOO_SMALL)
@@ -247,7 +243,7 @@ def test_every_benchmark_can_be_measured(benchmark: Benchmark) -> None:
     assert list(inspect.signature(module.measure).parameters)[:3] == ["load", "options", "steps"]
 
 
-def test_of_a_load_a_report_tells_what_makes_a_difference() -> None:
+def test_a_report_names_only_the_fields_of_the_load_that_matter() -> None:
     benchmark = CATALOG["recovery"]
 
     report = benchmark.measure(Load(size=7), Options(broker="127.0.0.1:1"), Steps(lambda done, what: None))

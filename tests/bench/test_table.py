@@ -63,7 +63,7 @@ def test_a_target_that_is_not_shown_says_why_in_the_next_line() -> None:
     assert why.strip() == "not shown: redis-server is not installed"
 
 
-def test_a_reason_that_is_given_often_is_told_once_below_the_table() -> None:
+def test_a_frequent_reason_is_printed_once_below_the_table() -> None:
     verdicts = [Verdict(f"P{number}.x", "words", why_not="too small") for number in range(1, 5)]
 
     text = verdicts_text([*verdicts, Verdict("P5.x", "words", why_not="no redis")])
@@ -73,7 +73,7 @@ def test_a_reason_that_is_given_often_is_told_once_below_the_table() -> None:
     assert text.splitlines()[-2].strip() == "not shown: no redis"
 
 
-def test_the_only_reason_is_told_once_too() -> None:
+def test_the_only_reason_is_printed_once_too() -> None:
     text = verdicts_text([Verdict("P1.x", "words", why_not="too small"), Verdict("P2.x", "more", why_not="too small")])
 
     assert text.splitlines()[1:] == [
@@ -83,7 +83,7 @@ def test_the_only_reason_is_told_once_too() -> None:
     ]
 
 
-def test_what_has_no_target_is_told_without_a_word_about_it() -> None:
+def test_a_verdict_without_a_target_has_no_result() -> None:
     verdict = Verdict("P3.stretch", "half of the floor", samples=[0.4, 0.5])
 
     assert (found(verdict), wanted(verdict)) == ("0.450 (0.400 to 0.500) x", "-")

@@ -1,10 +1,4 @@
-"""
-Benchmarks run, count right, and end what they started; what they measure is nobody's promise.
-
-What the options of ``rmq-bench`` make of a load.
-
-A bar where somebody looks, nothing elsewhere.
-"""
+"""``rmq-bench``: options become loads, benchmarks run and clean up, and the bar needs a terminal."""
 
 from __future__ import annotations
 
@@ -46,7 +40,7 @@ def test_flush_is_for_its_own_broker_only(nowhere: str) -> None:
     assert "does not go with --broker" in result.stderr
 
 
-def test_what_a_benchmark_cannot_do_is_one_line_and_a_code() -> None:
+def test_an_impossible_benchmark_is_one_line_and_a_code() -> None:
     result = CliRunner().invoke(command, ["failover", "--queues", "2", "--consumers", "3"], prog_name="rmq-bench")
 
     assert result.exit_code == exit_codes.FAILURE
@@ -61,7 +55,7 @@ def test_an_error_of_a_benchmark_is_a_failure() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_interrupts_and_a_second_one_does_not_disturb_the_end(number: signal.Signals) -> None:
+def test_a_signal_interrupts_and_a_second_one_is_ignored(number: signal.Signals) -> None:
     before, ended = signal.getsignal(number), []
 
     with pytest.raises(Failure, match="interrupted") as caught, ended_well():
@@ -77,7 +71,7 @@ def test_a_signal_interrupts_and_a_second_one_does_not_disturb_the_end(number: s
 
 
 @pytest.mark.slow
-def test_it_measures_a_broker_that_runs_and_says_how_durable_that_is(broker: str) -> None:
+def test_it_measures_a_running_broker_with_its_own_durability(broker: str) -> None:
     line = ("produce", "--tags", "8", "--messages", "500", "--rounds", "1", "--broker", broker, "--json")
     with Running(BENCH, *line) as process:
         assert process.wait(60) == 0, process.errors
@@ -87,7 +81,7 @@ def test_it_measures_a_broker_that_runs_and_says_how_durable_that_is(broker: str
     assert {figure["flush"] for figure in report["figures"]} == {"sync"}
     assert {len(figure["samples"]) for figure in report["figures"]} == {1}
     assert [verdict["key"] for verdict in report["verdicts"]] == ["P10.tags"]
-    assert process.errors == []  # no bar where nobody looks
+    assert process.errors == []  # no bar without a terminal
 
 
 def given(line: str) -> dict[str, Any]:
@@ -97,7 +91,7 @@ def given(line: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", CATALOG)
-def test_without_options_a_benchmark_has_its_own_load_and_is_told_so_in_its_help(name: str) -> None:
+def test_help_shows_the_default_load_of_a_benchmark(name: str) -> None:
     benchmark, params = CATALOG[name], given(name)
 
     assert load_of(benchmark, params) == benchmark.load
@@ -132,7 +126,7 @@ def test_every_option_of_a_load_arrives() -> None:
     assert load_of(CATALOG["produce"], params) == Load(7, 6, 5, 4, 9, 3, connections=2, tags=8, keys=True)
 
 
-def test_a_quick_run_is_small_and_once_unless_told_otherwise() -> None:
+def test_a_quick_run_is_small_and_once_by_default() -> None:
     produce = CATALOG["produce"]
 
     assert load_of(produce, given("produce --quick")).messages == 10_000
@@ -169,7 +163,7 @@ class Screen(io.StringIO):
         return True
 
 
-def test_nothing_is_drawn_where_nobody_looks(capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_is_drawn_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     with BenchBar() as bar:
         bar(0.5, "produce.bodies")
         with bar.aside():

@@ -31,7 +31,7 @@ def everything() -> dict[str, Any]:
         {"percentiles": {"wake": {"p50": 0.4, "p99": 6.0}, "behind": {"p50": 0.0, "p99": 0.2}}},
         [
             Figure("latency.wake.p50", "send to listener, p50", "ms", "async", [0.4]),
-            Figure("latency.wake.flood", "the flood beside it", "msg/s", "async", [1000.0]),
+            Figure("latency.wake.flood", "the flood meanwhile", "msg/s", "async", [1000.0]),
         ],
         [Verdict("P7.wake.p99", "send to listener, p99", "ms", "async", [5.0, 6.0, 7.0], at_most=3.0)],
     )

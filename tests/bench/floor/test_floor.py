@@ -54,7 +54,7 @@ def test_the_time_of_fdatasync_is_found_and_nothing_is_left(room: Path) -> None:
     assert os.listdir(room) == []
 
 
-def test_a_disk_without_room_is_said_before_anything_is_written(room: Path) -> None:
+def test_the_floor_refuses_a_disk_without_room_before_writing(room: Path) -> None:
     with pytest.raises(BenchError, match=r"needs .* GB of disk"):
         floor.produce(LARGER_THAN_ANY_DISK)
 

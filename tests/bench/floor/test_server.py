@@ -61,7 +61,7 @@ def log(tmp_path: Path) -> Log:
 
 
 @pytest.mark.parametrize("step", [1, 7, 1 << 20])
-def test_batches_get_offsets_of_their_queue_however_the_bytes_come(log: Log, step: int) -> None:
+def test_batches_get_the_offsets_of_their_queue_for_any_chunking(log: Log, step: int) -> None:
     batches = [packed(0, [b"a", b"bb"]), packed(1, [b"c"]), packed(0, [b"d"])]
 
     answers = fed(Appender(log), b"".join(map(b"".join, batches)), step)

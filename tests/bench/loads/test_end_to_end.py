@@ -31,7 +31,7 @@ def figure(*samples: float) -> Figure:
         (Load(consumers=2), []),
     ],
 )
-def test_a_load_is_judged_where_the_targets_name_it(load: Load, wanted: list[str]) -> None:
+def test_a_load_is_judged_by_the_targets_about_it(load: Load, wanted: list[str]) -> None:
     assert [target.key for target in targets(load)] == wanted
 
 
@@ -40,7 +40,7 @@ def test_runs_of_other_kinds_have_keys_of_their_own() -> None:
     assert prefix(Load(size=1024), "sync") == "end_to_end.1024B.sync"
 
 
-def test_ours_is_compared_with_the_peer_that_was_best_in_the_same_round_and_with_each() -> None:
+def test_ours_is_compared_with_the_best_peer_of_each_round_and_with_each_peer() -> None:
     found = against_rivals(figure(100, 90), {"a": figure(5, 6), "b": figure(10, 3)}, {"a": "", "b": ""})
 
     assert [(one.key, one.samples) for one in found] == [
@@ -49,7 +49,7 @@ def test_ours_is_compared_with_the_peer_that_was_best_in_the_same_round_and_with
     assert [(one.at_least, one.met) for one in found] == [(10.0, True)] * 3
 
 
-def test_the_best_of_those_that_are_there_is_not_the_best_of_all() -> None:
+def test_the_best_of_all_needs_every_peer() -> None:
     best, there, missing = against_rivals(figure(100), {"a": figure(5)}, {"a": "", "b": "no server"})
 
     assert (best.met, best.why_not) == (None, "b: no server")
@@ -67,7 +67,7 @@ def test_a_disk_without_room_shows_no_target_and_says_why() -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("fixed_floor")
-def test_a_run_gets_every_message_through_beside_floor_and_peers() -> None:
+def test_a_run_gets_every_message_through_next_to_floor_and_peers() -> None:
     steps = Steps()
     peers = [
         FixedPeer("redis", 8.0),

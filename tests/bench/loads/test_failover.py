@@ -1,8 +1,4 @@
-"""
-How long queues are without a consumer: measured with real processes, and judged by the worst.
-
-What ``rmq-bench failover`` makes of the reports of its consumers.
-"""
+"""Take-overs: measured with real processes, judged by the worst; what reports of consumers mean."""
 
 from __future__ import annotations
 
@@ -17,18 +13,18 @@ from rigs.bench import Steps
 
 
 @pytest.mark.parametrize(("samples", "met"), [([0.1, 0.1, 1.0], True), ([0.1, 0.1, 1.001], False)])
-def test_the_worst_alone_decides_whether_a_limit_held(samples: list[float], met: bool) -> None:
+def test_the_worst_sample_decides(samples: list[float], met: bool) -> None:
     (verdict,) = verdicts([Figure("failover.stop", "words", "s", "sync", samples)])
 
     assert (verdict.met, verdict.at_most, verdict.flush) == (met, 1.0, "sync")
 
 
-def test_what_loading_python_takes_is_told_without_a_limit() -> None:
+def test_loading_python_has_no_limit() -> None:
     assert list(verdicts([Figure("failover.join_process", "words", "s", "sync", [9.0])])) == []
 
 
 @pytest.mark.parametrize("load", [Load(queues=2, consumers=3), Load(queues=8, consumers=1)])
-def test_no_consumer_is_left_without_a_queue_and_none_is_alone(load: Load) -> None:
+def test_a_failover_needs_two_consumers_and_a_queue_for_each(load: Load) -> None:
     with pytest.raises(BenchError, match="two consumers or more, and a queue for each"):
         measure(load, Options(), Steps())
 
@@ -59,14 +55,14 @@ def calls(queues: int, *reports: tuple[int, int, int, float]) -> FirstCalls:
     return made
 
 
-def test_a_queue_belongs_to_the_member_with_the_highest_epoch_whatever_came_last() -> None:
+def test_a_queue_belongs_to_the_member_with_the_highest_epoch() -> None:
     made = calls(1, (0, 2, 7, 1.5), (0, 1, 3, 1.0))
 
     assert made.of(2) == {0: FirstCall(2, 7, 1.5)}
     assert made.of(1) == {}
 
 
-def test_queues_are_taken_over_when_the_last_of_them_was_called_for_elsewhere() -> None:
+def test_queues_are_taken_over_when_the_last_one_was_called_elsewhere() -> None:
     made = calls(3, (0, 1, 1, 0.0), (1, 1, 2, 0.0), (2, 2, 3, 0.0))
     lost = made.of(1)
 
@@ -92,7 +88,7 @@ def test_a_group_is_at_rest_when_all_have_their_share_and_nothing_has_moved(
     assert calls(2, *reports).at_rest(members, 1.0 + later_s) is at_rest
 
 
-def test_uneven_shares_are_no_rest() -> None:
+def test_uneven_shares_are_not_at_rest() -> None:
     made = calls(4, *[(queue_id, 1, queue_id, 0.0) for queue_id in range(3)], (3, 2, 9, 0.0))
 
     assert not made.at_rest(2, 10.0)

@@ -1,8 +1,4 @@
-"""
-The benchmark of latencies runs, with real processes, and its figures and verdicts are complete.
-
-Each round gives each figure a percentile; the distribution is that of all rounds together.
-"""
+"""Latencies: runs with real processes, and the percentiles and verdicts of their rounds."""
 
 from __future__ import annotations
 
@@ -42,7 +38,7 @@ PARTS = ("round_trip", "wake", "rate", "ping")
 
 
 @pytest.mark.slow
-def test_every_part_is_measured_and_every_target_judged_and_a_broker_of_others_is_left_as_it_was() -> None:
+def test_every_part_is_measured_and_a_running_broker_keeps_no_topics() -> None:
     steps = Recorder()
 
     with BrokerThread(flush="async") as broker:
@@ -70,7 +66,7 @@ async def topics(address: str) -> list[str]:
         return [info.topic for info in await admin.list_topics() if not info.topic.startswith("%")]
 
 
-def test_a_broker_of_our_own_is_measured_with_both_durabilities_and_another_with_its_own() -> None:
+def test_our_own_broker_is_measured_with_both_durabilities_and_a_running_one_with_its_own() -> None:
     assert flushes(Options(flush="sync")) == ("async", "sync")
     assert flushes(Options(flush="sync", broker="127.0.0.1:1")) == ("sync",)
 
@@ -87,7 +83,7 @@ def test_a_round_trip_is_judged_by_the_echoes_of_its_own_rounds() -> None:
     assert verdict.met is True
 
 
-def test_without_async_nothing_is_said_about_echoes() -> None:
+def test_without_async_the_echo_is_not_judged() -> None:
     verdict = against_echo(None, Figure("latency.echo", "echo", "ms", samples=[0.02]))
 
     assert (verdict.met, verdict.flush) == (None, "sync")
@@ -131,7 +127,7 @@ def test_the_distribution_is_of_all_rounds_together() -> None:
     assert part.distribution() == {"p50": 3.0, "p90": 9.0, "p99": 9.0, "p99.9": 9.0, "max": 9.0}
 
 
-def test_the_median_of_a_percentile_is_held_against_the_target() -> None:
+def test_the_median_of_a_percentile_is_judged_by_the_target() -> None:
     part = LatencyPart("latency.wake", "send to listener", "async")
     for took_us in ROUNDS:
         part.add(took_us)
@@ -140,7 +136,7 @@ def test_the_median_of_a_percentile_is_held_against_the_target() -> None:
     assert part.at_most("P7.wake.p99", "p99", 3.5).met is False
 
 
-def test_a_target_about_async_is_not_shown_by_anything_else() -> None:
+def test_a_target_about_async_is_judged_with_async_only() -> None:
     part = LatencyPart("latency.wake", "send to listener", "sync")
     part.add([1.0])
 
@@ -150,7 +146,7 @@ def test_a_target_about_async_is_not_shown_by_anything_else() -> None:
     assert "about async" in verdict.why_not
 
 
-def test_what_could_not_be_measured_says_why() -> None:
+def test_a_part_that_was_not_measured_says_why() -> None:
     verdict = LatencyPart("latency.ping", "ping", "async", why_not="no room").at_most("P7.ping.p99", "p99", 5.0)
 
     assert (verdict.met, verdict.why_not) == (None, "no room")

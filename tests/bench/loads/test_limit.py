@@ -7,26 +7,14 @@ import pytest
 from rmq.bench.loads import limit
 from rmq.bench.options import Load, Options
 
-
-class Told:
-    """What a progress bar would show."""
-
-    def __init__(self) -> None:
-        self.expected = 0
-        self.steps: list[str] = []
-
-    def expect(self, more: int) -> None:
-        self.expected += more
-
-    def __call__(self, what: str) -> None:
-        self.steps.append(what)
+from rigs.bench import Steps
 
 
 @pytest.mark.slow
 def test_every_limit_has_a_figure() -> None:
-    told = Told()
+    steps = Steps()
 
-    report = limit.measure(Load(messages=1_000, size=50, batch=100), Options(rounds=1, quick=True), told)
+    report = limit.measure(Load(messages=1_000, size=50, batch=100), Options(rounds=1, quick=True), steps)
 
     assert {figure.key: (figure.unit, figure.flush, len(figure.samples)) for figure in report.figures} == {
         "limit.floor.produce": ("msg/s", "async", 1),
@@ -40,4 +28,4 @@ def test_every_limit_has_a_figure() -> None:
     }
     assert min(figure.middle for figure in report.figures) > 0
     assert report.verdicts == []
-    assert told.expected == len(told.steps) == 8
+    assert steps.expected == len(steps.taken) == 8

@@ -1,8 +1,4 @@
-"""
-What a run of ``produce`` says about its targets, and runs with real processes.
-
-What a run of ``produce`` compares and is judged by follows from its load.
-"""
+"""What a run of ``produce`` compares and judges follows from its load; runs with real processes."""
 
 from __future__ import annotations
 
@@ -47,7 +43,7 @@ def test_a_target_is_the_ratio_of_its_two_figures_round_by_round() -> None:
     assert found.met is True
 
 
-def test_a_target_without_another_side_is_what_was_measured() -> None:
+def test_a_target_without_another_side_judges_the_figure_itself() -> None:
     found = verdict(KEYS[1], {"caught_up": figure(0.1, 3.0, 2.5)}, {}, "async")
 
     assert (found.samples, found.unit, found.met) == ([0.1, 3.0, 2.5], "s", False)
@@ -59,7 +55,7 @@ def test_a_target_whose_other_side_is_missing_is_not_shown_and_says_why() -> Non
     assert (found.met, found.samples, found.why_not) == (None, [], OWN_BROKERS)
 
 
-def test_single_sends_with_sync_may_not_be_faster_than_async_nor_than_one_a_sync_and_connection() -> None:
+def test_sync_allows_single_sends_up_to_async_and_one_per_sync_and_connection() -> None:
     assert allowed(figure(9000, 50000), figure(5.0, 2.0), 64) == [9000, 32000]
 
 
@@ -75,7 +71,7 @@ def test_a_disk_without_room_shows_no_target_and_says_why() -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("fixed_floor")
-def test_a_run_measures_every_way_to_send_beside_the_floor_and_the_benchmark_of_redis() -> None:
+def test_a_run_measures_every_way_to_send_the_floor_and_the_benchmark_of_redis() -> None:
     steps = Steps()
     with BrokerThread(flush="async") as broker:
         options = Options(broker=broker.address, rounds=1, rivals=lambda _: [FixedPeer()])
@@ -91,7 +87,7 @@ def test_a_run_measures_every_way_to_send_beside_the_floor_and_the_benchmark_of_
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("fixed_floor")
-def test_keys_are_looked_for_and_nothing_is_left_in_a_broker_that_goes_on() -> None:
+def test_keys_are_found_and_a_running_broker_keeps_no_topics() -> None:
     with BrokerThread() as broker:
         options = Options(broker=broker.address, rounds=1)
         found = measure(Load(2000, keys=True), options, Steps())
@@ -106,7 +102,7 @@ def test_keys_are_looked_for_and_nothing_is_left_in_a_broker_that_goes_on() -> N
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("fixed_floor")
-def test_a_broker_that_goes_on_cannot_be_compared_with_one_of_another_durability() -> None:
+def test_a_running_broker_cannot_be_compared_with_another_durability() -> None:
     with BrokerThread() as broker:
         options = Options(broker=broker.address, rounds=1)
         found = measure(Load(500, batch=1, connections=64), options, Steps())
@@ -174,7 +170,7 @@ def test_a_load_is_sent_in_the_ways_that_its_targets_compare(
     assert limits(load, flush) == machines
 
 
-def test_messages_with_keys_are_compared_with_the_same_without_anything() -> None:
+def test_messages_with_keys_are_compared_with_plain_ones() -> None:
     plain, tags, keys = ways(Load(tags=8, keys=True), "async")
 
     assert (plain.load.tags, plain.load.keys) == (0, False)
@@ -201,7 +197,7 @@ def test_every_target_names_something_that_is_measured() -> None:
         assert {name for target in targets(load, flush) for name in (target.ours, target.other) if name} <= measured
 
 
-def test_runs_that_may_stand_in_one_report_have_keys_of_their_own() -> None:
+def test_runs_of_one_report_have_distinct_keys() -> None:
     kinds = [
         (Load(), "async"), (Load(size=1024), "async"), (Load(batch=1), "async"),
         (Load(), "sync"), (Load(batch=1), "sync"), (Load(tags=8, keys=True), "async"),

@@ -1,8 +1,4 @@
-"""
-Restarts with a long log: what is measured, and what makes a figure worthless.
-
-Whether there is room for a long log, and how long one is.
-"""
+"""Restarts with a long log, and the room for it."""
 
 from __future__ import annotations
 
@@ -24,7 +20,7 @@ from rigs.bench import Steps
         (Options(), 1e6, "GB of disk space are needed"),
     ],
 )
-def test_what_cannot_be_measured_is_not_shown(options: Options, gb: float, reason: str) -> None:
+def test_a_restart_that_cannot_be_measured_is_not_shown(options: Options, gb: float, reason: str) -> None:
     report = measure(Load(), options, Steps(), gb=gb)
 
     assert report.figures == []
@@ -56,7 +52,7 @@ def test_both_kinds_of_restart_are_measured_on_a_log_that_is_made_once(tmp_path:
     assert (tmp_path / NAME / "commitlog").is_dir()
 
 
-def test_more_than_the_disk_has_is_not_tried(tmp_path: Path) -> None:
+def test_a_log_larger_than_the_disk_is_refused(tmp_path: Path) -> None:
     assert recovery.no_room(tmp_path, 1e6).startswith("1200002.1 GB of disk space are needed")
     assert recovery.no_room(None, 1e6) != ""
 

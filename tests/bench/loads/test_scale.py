@@ -1,4 +1,4 @@
-"""Growth: what is compared, what is judged, and what is only told."""
+"""Growth: what is compared, what is judged, and what is only shown."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_connections_that_the_limit_of_open_files_forbids_are_not_tried(
     assert (few_files(1000) == "") is is_enough
 
 
-def test_a_smaller_growth_than_asked_for_is_told_and_not_judged() -> None:
+def test_a_smaller_growth_than_the_target_is_shown_and_not_judged() -> None:
     rates, steps = iter([200.0, 100.0]), Steps()
     growth = Growth("log", "GB of log", 1, 2, 10, lambda size: nullcontext(_Side(rates)), "")
 
@@ -63,7 +63,7 @@ def test_the_grown_one_must_keep_four_fifths(grown: float, is_met: bool) -> None
     assert (memory.key, memory.met) == ("P8.rss.queues", True)
 
 
-def test_a_consumer_that_does_not_come_to_an_end_spoils_nothing_else() -> None:
+def test_a_consumer_that_does_not_finish_leaves_the_other_figures() -> None:
     rates = iter([100.0, 90.0])
     growth = Growth("queues", "queues", 1, 10_000, 10_000, lambda size: nullcontext(_Side(rates)), "", is_consumed=True)
 
@@ -73,7 +73,7 @@ def test_a_consumer_that_does_not_come_to_an_end_spoils_nothing_else() -> None:
     assert [verdict.met for verdict in report.verdicts] == [True, True]
 
 
-def test_with_a_broker_that_runs_nothing_is_shown_and_the_reason_is_told() -> None:
+def test_with_a_running_broker_no_target_is_shown_and_the_reason_is() -> None:
     steps = Steps()
 
     report = measure(Load(), Options(broker="127.0.0.1:1"), steps)

@@ -16,7 +16,7 @@ class Context:
         self.epoch = epoch
 
 
-def test_a_consumer_reports_a_queue_once_for_each_lock_it_has_of_it() -> None:
+def test_a_consumer_reports_a_queue_once_per_lease() -> None:
     said: list[dict[str, int]] = []
     reporter = Reporter(lambda **what: said.append(what))
 

@@ -32,7 +32,7 @@ async def test_a_tally_counts_messages_and_bytes_and_knows_when_the_last_came() 
 
 
 @pytest.mark.parametrize("known_after", [0, 1, 2, 4])
-async def test_a_tally_that_knows_how_many_come_reads_the_clock_for_the_last_alone(known_after: int) -> None:
+async def test_a_tally_that_knows_its_total_reads_the_clock_only_for_the_last(known_after: int) -> None:
     clock = iter(range(10, 100))
     tally = Tally(clock.__next__)
     for number in range(4):
@@ -46,7 +46,7 @@ async def test_a_tally_that_knows_how_many_come_reads_the_clock_for_the_last_alo
     assert tally.done.is_set()
 
 
-async def test_a_tally_is_done_when_all_came_whether_or_not_that_was_known_before() -> None:
+async def test_a_tally_is_done_when_all_came_even_if_the_total_comes_later() -> None:
     early, late, single = Tally(), Tally(), Tally()
     early.expect(2)
     single.expect(1)
@@ -62,7 +62,7 @@ async def test_a_tally_is_done_when_all_came_whether_or_not_that_was_known_befor
     assert early.done.is_set() and late.done.is_set() and single.done.is_set()
 
 
-async def test_a_poll_that_found_nothing_is_no_message() -> None:
+async def test_an_empty_poll_is_not_counted() -> None:
     tally = Tally(count(1).__next__)
 
     tally.add([])
@@ -74,7 +74,7 @@ async def test_a_poll_that_found_nothing_is_no_message() -> None:
     ("held", "queues", "consumers", "is_it"),
     [(8, 8, 1, True), (7, 8, 1, False), (8, 8, 2, False), (3, 8, 3, True), (2, 8, 3, True), (4, 8, 3, False)],
 )
-def test_a_share_is_as_much_as_everybody_gets(held: int, queues: int, consumers: int, is_it: bool) -> None:
+def test_a_share_is_what_every_consumer_gets(held: int, queues: int, consumers: int, is_it: bool) -> None:
     assert is_share(held, queues, consumers) is is_it
 
 
@@ -101,7 +101,7 @@ async def test_every_style_gets_all_of_a_backlog_once_it_is_resumed(style: str) 
 
 
 @pytest.mark.parametrize("style", ["messages", "pull"])
-async def test_what_ends_a_consumer_ends_the_process_that_waits_for_its_messages(style: str) -> None:
+async def test_a_failed_consumer_ends_the_process_that_waits_for_it(style: str) -> None:
     async with InMemoryBroker() as broker, consuming("concurrent", broker.address, "t", "g", Tally()):
         await _known(broker.address, "g")
         with pytest.raises(ExceptionGroup) as raised:

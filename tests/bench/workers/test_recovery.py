@@ -24,8 +24,8 @@ async def test_fill_sends_what_is_missing_and_reports_the_length_of_the_log(
             await recovery.fill(broker.address, 3_000_000)
         log = (await admin.stats())["log"]
 
-    told = [json.loads(line) for line in capsys.readouterr().out.splitlines() if line[0] == "{"]
-    assert told == [{"ready": True}, {"log_bytes": log["log_bytes"]}] * 2
+    reports = [json.loads(line) for line in capsys.readouterr().out.splitlines() if line[0] == "{"]
+    assert reports == [{"ready": True}, {"log_bytes": log["log_bytes"]}] * 2
     assert 3_000_000 <= log["log_bytes"] < 4_300_000
     assert log["log_durable"] == log["log_written"]
 
@@ -44,6 +44,6 @@ async def test_send_reports_once_how_much_was_acknowledged_and_continues(
         sending.cancel()
         await asyncio.wait([sending])
 
-    ready, told = (json.loads(line) for line in capsys.readouterr().out.splitlines() if line[0] == "{")
+    ready, reports = (json.loads(line) for line in capsys.readouterr().out.splitlines() if line[0] == "{")
     assert ready == {"ready": True}
-    assert 100 <= told["answered"] < 100 + 2 * 20
+    assert 100 <= reports["answered"] < 100 + 2 * 20

@@ -1,8 +1,4 @@
-"""
-What is due when depends on nothing but the clock.
-
-StampedBodies carry a time, have the size that was asked for, and differ.
-"""
+"""Due times depend on the clock alone; bodies carry a time, have their size, and differ."""
 
 from __future__ import annotations
 
@@ -17,7 +13,7 @@ MS = SECOND // 1000
     ("now", "owed"),
     [(-MS, 0), (-1, 0), (0, 1), (1, 1), (10 * MS - 1, 1), (10 * MS, 2), (25 * MS, 3), (SECOND, 5), (100 * SECOND, 5)],
 )
-def test_all_that_is_due_is_owed_and_nothing_more(now: int, owed: int) -> None:
+def test_exactly_what_is_due_is_owed(now: int, owed: int) -> None:
     assert DueTimes(7 * SECOND, 100, 5).owed(7 * SECOND + now) == owed
 
 
@@ -40,7 +36,7 @@ def test_a_late_sender_owes_what_became_due_meanwhile() -> None:
 @pytest.mark.parametrize(
     ("sent", "now", "wait_s"), [(0, 0, 0.0), (1, 0, 0.01), (1, 4 * MS, 0.006), (1, 30 * MS, 0.0), (5, 0, 0.0)]
 )
-def test_one_waits_for_the_next_message_only_until_it_is_due(sent: int, now: int, wait_s: float) -> None:
+def test_waiting_ends_when_the_next_message_is_due(sent: int, now: int, wait_s: float) -> None:
     assert DueTimes(0, 100, 5).wait_s(sent, now) == pytest.approx(wait_s)
 
 

@@ -60,7 +60,7 @@ async def test_each_style_has_its_call(style: str, batch: int, calls: list[tuple
     assert producer.calls == calls
 
 
-async def test_so_many_calls_wait_at_once_and_producers_share_them() -> None:
+async def test_calls_in_flight_are_bounded_and_shared_by_the_producers() -> None:
     producers: Any = [Recording(), Recording()]
     items, send = prepared("messages", "t", Load(40, 5, 1))
 
@@ -90,7 +90,7 @@ def test_the_warm_up_is_the_same_load_in_small(messages: int, small: int) -> Non
 
 
 class Index:
-    """Finds what it is told to, one answer after the other."""
+    """Gives prepared answers, one after the other."""
 
     def __init__(self, *answers: tuple[list[Any], int]) -> None:
         self._answers: Iterator[tuple[list[Any], int]] = iter(answers)
@@ -101,7 +101,7 @@ class Index:
         return FoundMessages(messages, False, lag_bytes)
 
 
-async def test_a_key_counts_as_found_when_nothing_of_the_log_waits_for_its_index() -> None:
+async def test_a_key_counts_as_found_when_the_whole_log_is_indexed() -> None:
     clock = count()
     index = Index(([], 10), (["message"], 10), (["message"], 0))
 

@@ -13,7 +13,7 @@ SCRIPT = Path(__file__).parents[3] / "tools" / "bench" / "delays.py"
 
 
 @pytest.mark.slow
-def test_quick_figures_are_complete_and_of_messages_that_wait(tmp_path: Path) -> None:
+def test_quick_figures_are_complete(tmp_path: Path) -> None:
     found = tmp_path / "figures.json"
 
     command = [sys.executable, str(SCRIPT), "--quick", "--json", str(found)]

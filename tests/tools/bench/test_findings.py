@@ -36,14 +36,14 @@ def test_without_a_list_of_all_targets_it_is_that_of_the_runs() -> None:
     assert read(printed).verdicts == read(everything()).verdicts
 
 
-def test_key_and_durability_tell_whose_a_figure_is() -> None:
+def test_key_and_durability_show_whose_a_figure_is() -> None:
     figures = read(everything()).runs[0].figures
 
     assert [whose(figure) for figure in figures] == ["rmq", "rmq", "machine", "peer"]
     assert whose(Figure("limit.floor.produce", "floor", "msg/s", "async")) == "machine"
 
 
-def test_where_another_broker_is_ahead_is_found() -> None:
+def test_a_peer_that_is_ahead_is_found() -> None:
     assert [(ours.key, theirs.key) for _, ours, theirs in read(everything()).peers_ahead()] == [
         ("produce.messages", "produce.redis")
     ]
@@ -61,11 +61,11 @@ def test_a_score_says_how_much_better_than_wanted_a_value_is(verdict: Verdict, v
     assert score(verdict, value) == expected
 
 
-def test_what_took_no_time_is_not_divided_by() -> None:
+def test_a_score_of_zero_seconds_is_finite() -> None:
     assert score(Verdict("P", "-", at_most=4.0), 0.0) > 1e6
 
 
-def test_what_was_not_measured_is_a_target_and_what_nothing_is_wanted_of_is_none() -> None:
+def test_a_verdict_is_a_target_if_it_has_a_bound_or_no_samples() -> None:
     assert is_target(Verdict("P4", "-", why_not="no benchmark was run for it"))
     assert not is_target(Verdict("note", "-", samples=[1.0]))
 

@@ -41,7 +41,7 @@ def texts(svg: str) -> list[str]:
     return [one.text or "" for one in ElementTree.fromstring(svg).findall(f"{SVG}text")]
 
 
-def test_what_is_better_than_wanted_goes_to_the_right_and_what_is_worse_to_the_left() -> None:
+def test_better_than_wanted_goes_right_and_worse_goes_left() -> None:
     svg = targets("Targets", [Aim("P1: good", "2, wanted at least 1", 2.0), Aim("P2: bad", "2 ms", 0.5)])
 
     ((good, good_wide),) = rects(svg, BLUE)
@@ -58,7 +58,7 @@ def test_a_target_that_is_not_shown_has_words_and_no_bar() -> None:
     assert "not shown: redis-server is not installed" in texts(svg)
 
 
-def test_what_is_far_from_its_target_ends_at_the_edge() -> None:
+def test_a_bar_far_from_its_target_ends_at_the_edge() -> None:
     svg = targets("Targets", [Aim("P1", "a thousandfold", 1000.0), Aim("P2", "nothing", 0.0)])
 
     assert "16 x" in texts(svg)

@@ -34,7 +34,7 @@ def test_the_page_and_its_plots_are_made_from_the_json_that_is_kept() -> None:
     assert stale_plots(DOCS, made) == []
 
 
-def test_what_is_written_around_the_part_stays() -> None:
+def test_text_around_the_part_stays() -> None:
     page = f"# Benchmarks\n\n{BEGINS}\nold\n{ENDS}\n\n## Method\n"
 
     assert placed(page, "new\n") == f"# Benchmarks\n\n{BEGINS}\n\nnew\n\n{ENDS}\n\n## Method\n"
@@ -84,7 +84,7 @@ def section(name: str) -> str:
     ]
 
 
-def test_ratios_come_first_then_the_method_the_plots_and_what_speaks_against_us() -> None:
+def test_ratios_come_first_then_method_plots_and_unfavourable_cases() -> None:
     assert re.findall(r"^### (.*)$", made(), re.MULTILINE) == [
         "Ratios", "What was measured, and how", "Plots", "Unfavourable cases",
     ]  # fmt: skip
@@ -114,7 +114,7 @@ def test_each_figure_has_its_key_and_its_durability() -> None:
     assert "`rmq-bench recovery`\n\nNot shown: the disk is full." in method
 
 
-def test_what_was_missed_what_wavers_who_is_ahead_and_what_is_not_shown_is_told() -> None:
+def test_unfavourable_cases_are_listed() -> None:
     against = section("Unfavourable cases")
 
     assert "- **P7.wake.p99**, send to listener, p99 (async): **6.00** ms" in against
@@ -126,7 +126,7 @@ def test_what_was_missed_what_wavers_who_is_ahead_and_what_is_not_shown_is_told(
     assert "- **P9**, by rmq-bench recovery: the disk is full" in against
 
 
-def test_where_nothing_speaks_against_us_that_is_said() -> None:
+def test_a_run_without_unfavourable_cases_says_so() -> None:
     printed = everything()
     printed["reports"] = [printed["reports"][2]]
     printed["verdicts"] = printed["reports"][0]["verdicts"][:1]

@@ -42,18 +42,18 @@ class Memory:
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Any]:
+def reports(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Any]:
     monkeypatch.setattr("sys.stdin", io.StringIO("go\n"))
     yield lambda: [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     gc.unfreeze()  # what a client does for good
 
 
-async def test_a_producer_sends_everything_once_after_a_warm_up_elsewhere(told: Any) -> None:
+async def test_a_producer_sends_everything_once_after_a_warm_up_elsewhere(reports: Any) -> None:
     broker = Memory()
 
     await work(broker, "produce", Load(messages=1200))
 
-    ready, found = told()
+    ready, found = reports()
     assert ready == {"ready": True}
     assert found["stored"] == 1200
     assert found["began"] <= found["ended"]
@@ -61,17 +61,17 @@ async def test_a_producer_sends_everything_once_after_a_warm_up_elsewhere(told: 
     assert len(set(broker.streams[STREAM])) == 1200
 
 
-async def test_a_consumer_counts_what_its_listener_was_given(told: Any) -> None:
+async def test_a_consumer_counts_what_its_listener_was_given(reports: Any) -> None:
     broker = Memory()
     broker.streams[STREAM] = [b"body"] * 1199
 
     await work(broker, "consume", Load(messages=1200))
 
-    assert told()[1]["handled"] == 1199
+    assert reports()[1]["handled"] == 1199
     assert broker.calls == [("produce", "warm-up-consume"), ("consume", "warm-up-consume"), ("consume", STREAM)]
 
 
-async def test_the_clock_of_a_consumer_ends_with_its_listener_and_not_with_what_acknowledges_then(told: Any) -> None:
+async def test_the_clock_of_a_consumer_ends_before_the_acknowledgement(reports: Any) -> None:
     acknowledged_at = []
 
     class Acknowledging(Memory):
@@ -84,14 +84,14 @@ async def test_the_clock_of_a_consumer_ends_with_its_listener_and_not_with_what_
 
     await work(broker, "consume", Load(messages=10))
 
-    assert acknowledged_at[0] < told()[1]["ended"] < acknowledged_at[1]  # the first was of the warm-up
+    assert acknowledged_at[0] < reports()[1]["ended"] < acknowledged_at[1]  # the first was of the warm-up
 
 
-def test_consumers_ask_for_many_also_where_messages_were_sent_one_by_one() -> None:
+def test_consumers_fetch_many_even_if_messages_were_sent_one_by_one() -> None:
     assert [fetched(Load(batch=batch)) for batch in (1, 500, 2000)] == [500, 500, 2000]
 
 
-async def test_who_waits_goes_on_when_so_many_have_come() -> None:
+async def test_a_waiter_continues_when_enough_have_come() -> None:
     count = Count()
     waiter = asyncio.ensure_future(count.reaches(3))
     await asyncio.sleep(0)
@@ -106,7 +106,7 @@ async def test_who_waits_goes_on_when_so_many_have_come() -> None:
     await count.reaches(3)  # and at once, where they are there
 
 
-async def test_a_failure_reaches_who_waits_and_who_comes_later() -> None:
+async def test_a_failure_reaches_present_and_later_waiters() -> None:
     count = Count()
     waiter = asyncio.ensure_future(count.reaches(1))
     await asyncio.sleep(0)
@@ -132,7 +132,7 @@ async def test_a_failure_reaches_who_waits_and_who_comes_later() -> None:
         ([(4, True), (2, True)], 4),
     ],
 )
-def test_confirms_count_up_to_the_first_that_is_missing(answers: list[tuple[int, bool]], confirmed: int) -> None:
+def test_confirms_count_up_to_the_first_gap(answers: list[tuple[int, bool]], confirmed: int) -> None:
     confirms = Confirms()
 
     for tag, is_multiple in answers:

@@ -1,4 +1,4 @@
-"""Brokers beside ours: ratios round by round, and a reason for every peer that has none."""
+"""Peers next to ours: ratios round by round, and a reason for every peer that has none."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MINE = {PRODUCE: side(30.0, 20.0), END_TO_END: side(8.0, 8.0)}
 
 
 @pytest.mark.parametrize(("what", "samples"), [(PRODUCE, [3.0, 5.0]), (NATIVE, [3.0, 5.0]), (END_TO_END, [0.8, 2.0])])
-def test_a_ratio_is_how_many_times_theirs_ours_is(what: str, samples: list[float]) -> None:
+def test_a_ratio_is_ours_divided_by_theirs(what: str, samples: list[float]) -> None:
     figure, take = side(10.0, 4.0)
 
     found = verdict(FixedPeer(), what, MINE, (figure, Tried(take)))
@@ -29,7 +29,7 @@ def test_a_ratio_is_how_many_times_theirs_ours_is(what: str, samples: list[float
     assert (found.key, found.samples, found.met) == (f"peers.redis.{what}", samples, None)
 
 
-def test_a_peer_that_is_not_there_is_not_shown() -> None:
+def test_a_missing_peer_is_not_shown() -> None:
     found = verdict(FixedPeer(why_not="no server"), PRODUCE, MINE, None)
 
     assert (found.samples, found.why_not) == ([], "no server")

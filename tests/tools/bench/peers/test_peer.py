@@ -1,4 +1,4 @@
-"""A peer that is not here is told, not failed; figures of different brokers are of the same work."""
+"""A missing peer is reported, its server is used once it answers and always ended, and all do the same work."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_the_client_process_of_every_peer_is_found_in_the_folder_where_it_starts
     assert [peer.name for peer in peers() if not (FOLDER / f"{peer.client.replace('.', '/')}.py").is_file()] == []
 
 
-def test_a_missing_client_is_told_with_the_group_that_brings_it() -> None:
+def test_a_missing_client_names_the_extra_to_install() -> None:
     assert missing_client("json") == ""
     assert missing_client("json", "no_such_client") == (
         "the client is not installed (no no_such_client): pip install 'rmq[peers]'"
@@ -94,7 +94,7 @@ def is_alive(pid: int) -> bool:
     return True
 
 
-def test_a_server_answers_when_it_is_given_out_and_is_ended_by_ctrl_c(tmp_path: Path) -> None:
+def test_a_server_answers_within_the_block_and_ends_on_ctrl_c(tmp_path: Path) -> None:
     port = free_port()
 
     with (
@@ -108,7 +108,7 @@ def test_a_server_answers_when_it_is_given_out_and_is_ended_by_ctrl_c(tmp_path: 
     assert not is_alive(server.pid)
 
 
-def test_what_a_server_started_ends_with_it(tmp_path: Path) -> None:
+def test_children_of_a_server_end_with_it(tmp_path: Path) -> None:
     port = free_port()
     child = "pipe = open('alive', 'w'); pipe.write('alive'); pipe.flush()\n" + ECHO
     parent = "import subprocess, sys; subprocess.run([sys.executable, '-I', '-S', '-c', *sys.argv[1:]])"
@@ -119,7 +119,7 @@ def test_what_a_server_started_ends_with_it(tmp_path: Path) -> None:
         assert os.read(alive, 100) == b"alive"
 
     os.set_blocking(alive, True)
-    assert os.read(alive, 100) == b""  # the end of the pipe: nobody is left who could write to it
+    assert os.read(alive, 100) == b""  # the end of the pipe: no process is left that could write to it
     os.close(alive)
 
 
@@ -133,7 +133,7 @@ def test_a_server_that_ends_at_once_is_quoted(tmp_path: Path) -> None:
         pass
 
 
-def test_a_server_without_words_is_said_to_have_none(tmp_path: Path) -> None:
+def test_a_silent_server_is_reported_as_silent(tmp_path: Path) -> None:
     (tmp_path / "output").touch()
 
     assert last_words(tmp_path / "output") == "it said nothing"
@@ -144,14 +144,14 @@ def test_a_free_port_can_be_listened_on() -> None:
         pass
 
 
-def test_a_server_is_also_found_beside_the_programs_of_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_is_also_found_in_the_sbin_next_to_a_bin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "sbin" / "some-server"
     program.parent.mkdir()
     program.touch(mode=0o755)
 
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    beside = found("some-server")
+    next_to_bin = found("some-server")
     monkeypatch.setenv("PATH", str(tmp_path / "elsewhere"))
 
-    assert beside == str(program)
+    assert next_to_bin == str(program)
     assert found("some-server") == ""

@@ -24,7 +24,7 @@ def test_its_node_and_port_mapper_are_its_own_and_stay_on_loopback() -> None:
     assert "listeners.tcp.1 = 127.0.0.1:7000\n" in rabbitmq.configuration(7000)
 
 
-def test_the_command_of_debian_is_passed_by(tmp_path: Path) -> None:
+def test_the_server_itself_is_started_not_the_wrapper_of_debian(tmp_path: Path) -> None:
     wrapper = tmp_path / "sbin" / "rabbitmq-server"
     itself = tmp_path / "lib" / "rabbitmq" / "bin" / "rabbitmq-server"
     before = rabbitmq.script(wrapper)

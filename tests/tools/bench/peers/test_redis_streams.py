@@ -20,7 +20,7 @@ def test_the_rate_of_redis_benchmark_is_its_requests_per_second() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "Could not connect to Redis", '"test","rps"\n'])
-def test_anything_else_is_no_rate(text: str) -> None:
+def test_other_output_of_redis_benchmark_is_refused(text: str) -> None:
     with pytest.raises(BenchError, match="something else than its rate"):
         redis_streams.requests_per_second(text)
 
@@ -32,6 +32,6 @@ def test_its_settings_keep_what_is_added_on_disk_and_stay_on_loopback(fsync: str
     assert {"bind 127.0.0.1", "port 7000", "dir /scratch", "appendonly yes", f"appendfsync {fsync}"} <= set(lines)
 
 
-def test_the_durability_is_told() -> None:
+def test_redis_names_its_durability() -> None:
     assert redis_streams.peer("everysec").durability == "fsync every second"
     assert redis_streams.peer("always").durability == "fsync before answers"
