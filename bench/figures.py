@@ -77,7 +77,7 @@ def ratio(ours: Figure, other: Figure, scale: float = 1.0) -> Samples:
 
 @dataclass
 class Report:
-    """What one benchmark found."""
+    """The figures and verdicts of one benchmark."""
 
     benchmark: str
     about: dict[str, Any] = field(default_factory=dict)  # the load, the rounds: how it was measured

@@ -1,4 +1,4 @@
-"""What a benchmark gets: a load (what is sent), options (how it is run), and steps to report its progress."""
+"""The arguments of a benchmark: its load (what is sent), options (how it is run), and steps (its progress)."""
 
 from __future__ import annotations
 

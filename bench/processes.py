@@ -250,7 +250,7 @@ def wait_for_go() -> None:
 
 
 async def go() -> None:
-    """The same while the loop keeps running: connections answer pings."""
+    """Do so while the loop keeps running, so that connections answer pings."""
     say(ready=True)
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
 

@@ -38,7 +38,7 @@ EXTRA = ("connections", "tags", "keys")  # what only some take
 
 @dataclass(frozen=True)
 class Benchmark:
-    """One of them: its name, its defaults, and the module whose ``measure`` takes its samples."""
+    """A benchmark: its name, its defaults, and the module whose ``measure`` takes its samples."""
 
     name: str  # as it is typed: "end-to-end"
     heeds: tuple[str, ...] = LOAD  # the fields of a load that make a difference

@@ -145,7 +145,7 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], notes: Mapping
 
 
 def _lines(name: str, cell: str, width: int) -> list[str]:
-    """A cell in as many lines as it needs; a key goes on with one of its dots."""
+    """Split a cell into as many lines as it needs; a key is split at its dots."""
     if name != "target":
         return textwrap.wrap(cell, width)
     lines = [""]

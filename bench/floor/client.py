@@ -71,7 +71,7 @@ class FloorProducer(asyncio.Protocol):
 
 
 class FloorMessage:
-    """What the listener gets."""
+    """The message that the listener gets."""
 
     __slots__ = ("body", "offset", "queue")
 
@@ -141,7 +141,7 @@ class FloorPinger(Receiver):
     """Sends an empty frame and waits for it, again and again."""
 
     async def ping(self, times: int) -> list[float]:
-        """How long each took, in seconds."""
+        """Return how long each ping took, in seconds."""
         took = []
         for _ in range(times):
             self.answered = asyncio.get_running_loop().create_future()
@@ -163,7 +163,7 @@ class FloorPinger(Receiver):
 
 
 def per_queue(batches: int, queues: int) -> list[int]:
-    """How many batches each queue gets when they take turns."""
+    """Return how many batches each queue gets when they take turns."""
     return [len(range(queue, batches, queues)) for queue in range(queues)]
 
 
@@ -172,7 +172,7 @@ def _batches(load: Load) -> int:
 
 
 def warm(load: Load) -> Load:
-    """What goes before the clock runs."""
+    """Return the load that warms up."""
     return replace(load, messages=min(load.messages, WARM))
 
 

@@ -180,7 +180,7 @@ FLOOD = 50_000  # bodies that a flood sends again and again
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much of each part makes a round."""
+    """The size of each part of a round."""
 
     single_s: float = 1.5
     connections: int = 50  # of the parked pulls

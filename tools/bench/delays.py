@@ -56,7 +56,7 @@ FLUSHES = ("sync", "async")
 
 
 class VariantRun(NamedTuple):
-    """What one run of one variant measured: messages a second, MiB, us of the broker's processor a message."""
+    """The result of one run of one variant: messages a second, MiB, us of the broker's processor a message."""
 
     fill_rate: float
     fill_mib: float
@@ -68,7 +68,7 @@ class VariantRun(NamedTuple):
 
 def main() -> None:
     """Parse the command line, measure, print."""
-    parser = argparse.ArgumentParser(description="What delayed messages cost while they wait.")
+    parser = argparse.ArgumentParser(description="Measure what deferred messages cost.")
     parser.add_argument("--messages", type=int, default=1_000_000, help="of each run (default: %(default)s)")
     parser.add_argument("--pairs", type=int, default=5, help="runs with and without (default: %(default)s)")
     parser.add_argument("--single-pairs", type=int, default=1, help="of batches of one message (default: %(default)s)")

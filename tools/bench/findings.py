@@ -60,7 +60,7 @@ def whose(figure: Figure) -> str:
 
 
 def score(verdict: Verdict, value: float) -> float:
-    """How much better than wanted a value is: 2.0 is twice as good, 1.0 just good enough."""
+    """Return how much better than wanted a value is: 2.0 is twice as good, 1.0 just good enough."""
     of_low = [value / verdict.at_least] if verdict.at_least else []
     of_high = [verdict.at_most / max(value, 1e-9)] if verdict.at_most is not None else []
     return min(of_low + of_high)

@@ -36,7 +36,7 @@ EVER = 1 << 62
 
 def main() -> None:
     """Parse the command line, measure, print."""
-    parser = argparse.ArgumentParser(description="How long a query by key takes.")
+    parser = argparse.ArgumentParser(description="Measure how long a query by key takes.")
     parser.add_argument("--messages", type=int, default=10_000_000, help="each has one key (default: %(default)s)")
     parser.add_argument("--batch", type=int, default=1000, help="messages of a batch (default: %(default)s)")
     parser.add_argument("--body", type=int, default=100, help="bytes of a body (default: %(default)s)")

@@ -62,7 +62,7 @@ class Drawing:
         self._parts.append(f'<circle cx="{_n(x)}" cy="{_n(y)}" r="4" fill="{colour}"/>')
 
     def legend(self, y: float, entries: Sequence[tuple[str, str]]) -> float:
-        """What the colours mean: (colour, words) in a row, or more rows; the base line of the last one."""
+        """Draw what the colours mean, (colour, words), in one or more rows; return the base line of the last one."""
         x = 24.0
         for colour, words in entries:
             width = 17 + text_width(words, 12)
@@ -114,7 +114,7 @@ class Aim:
 
     @property
     def is_met(self) -> bool:
-        """Whether what is wanted was found."""
+        """True if the target was met."""
         return self.score is not None and self.score >= 1.0
 
 

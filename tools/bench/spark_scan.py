@@ -1,5 +1,5 @@
 """
-How fast Spark reads a topic, compared with Parquet and with a reader that yields tuples.
+Measures how fast Spark reads a topic, compared with Parquet and with a reader that yields tuples.
 
     make bench-spark                                 all of it: 5 million messages, 5 rounds, a topic of 4 GB
     make bench-spark ARGS=--quick                    a tenth of that, in about two minutes
@@ -58,7 +58,7 @@ WORKER_LIMIT_MB = 400
 
 def main() -> None:
     """Parse the command line, measure, print."""
-    parser = argparse.ArgumentParser(description="How fast Spark reads a topic.")
+    parser = argparse.ArgumentParser(description="Measure how fast Spark reads a topic.")
     parser.add_argument("--messages", type=int, default=5_000_000, help="of each topic (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=5, help="of scans, after one to warm up (default: %(default)s)")
     parser.add_argument("--big-gb", type=float, default=4.0, help="bodies of the big topic, 0: none (default: 4)")
@@ -222,12 +222,12 @@ def rounds(name: str, scans: dict[str, Scan], options: argparse.Namespace) -> di
 
 
 def rows_read(which: str, messages: int) -> int:
-    """How many rows a scan gives."""
+    """Return how many rows a scan gives."""
     return messages * TUPLE_QUEUES // QUEUES if which == "tuples" else messages
 
 
 class TupleSource(DataSource):
-    """The same rows by the same plan and pulls, but as a tuple for each: what a plain Python reader would do."""
+    """Reads the same rows by the same plan and pulls, but yields a tuple for each, as a plain Python reader would."""
 
     @classmethod
     def name(cls) -> str:
@@ -351,7 +351,7 @@ def peak_of(pid: int) -> int:
 
 
 def facts(spark: SparkSession, options: argparse.Namespace) -> dict[str, Any]:
-    """What the figures depend on."""
+    """Return what the figures depend on."""
     import pyarrow
 
     cpu = re.search(r"model name\s*:\s*(.*)", Path("/proc/cpuinfo").read_text())
@@ -372,7 +372,7 @@ def facts(spark: SparkSession, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def ratios(figures: dict[str, Any], over: str) -> list[float]:
-    """How many rows a second of ours come to one of another's, round by round."""
+    """Divide our rows a second by another's, round by round."""
     messages, ours, theirs = figures["messages"], figures["seconds"]["rmq"], figures["seconds"][over]
     share = messages / rows_read(over, messages)
     return [there / here * share for here, there in zip(ours, theirs, strict=True)]

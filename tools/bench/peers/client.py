@@ -23,10 +23,10 @@ Listener = Callable[[Any], Awaitable[None]]
 
 
 class Client(Protocol):
-    """What a broker's Python client has to do; each in the quickest way that it offers."""
+    """A broker's Python client, each method in the quickest way that it offers."""
 
     async def create(self, stream: str) -> None:
-        """Make a stream, or queue, that can be sent to and consumed from."""
+        """Create a stream, or queue, that can be sent to and consumed from."""
 
     async def produce(self, stream: str, load: Load, batches: list[list[bytes]]) -> None:
         """Send them all; returns when all are acknowledged."""
@@ -35,7 +35,7 @@ class Client(Protocol):
         """Await the listener for each message, acknowledge; returns when the last is handled and acknowledged."""
 
     async def stored(self, stream: str) -> int:
-        """How many messages the broker has taken from us, by its own word; those consumed included."""
+        """Return how many messages the broker has taken, by its own count, consumed ones included."""
 
 
 async def work(client: Client, role: str, load: Load) -> None:
@@ -60,18 +60,18 @@ async def work(client: Client, role: str, load: Load) -> None:
 
 
 def fetched(load: Load) -> int:
-    """How many messages a consumer asks for at once, and acknowledges at once."""
+    """Return how many messages a consumer requests, and acknowledges, at once."""
     return max(load.batch, FETCH)
 
 
 async def ready() -> None:
-    """Wait for the word."""
+    """Wait for the start signal."""
     settle()
     await go()
 
 
 async def consume(client: Client, stream: str, load: Load) -> tuple[int, float]:
-    """Consume as many messages as the load has; how many the listener was given, and when the last of them."""
+    """Consume as many messages as the load has; return how many the listener got, and when the last one."""
     handled, expected, ended = 0, load.messages, 0.0
 
     async def listener(message: Any) -> None:

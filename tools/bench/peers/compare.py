@@ -46,7 +46,7 @@ def measure(load: Load, options: Options, steps: Steps) -> Report:
 
 
 def verdict(peer: Rival, what: str, mine: Mapping[str, Side], theirs: Attempt | None) -> Verdict:
-    """How many times theirs ours is, or why that is not known."""
+    """Divide ours by theirs, or say why there is no ratio."""
     if theirs is None:
         return _not_shown(peer, what, peer.why_not)
     other, tried = theirs

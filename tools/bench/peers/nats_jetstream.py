@@ -70,7 +70,7 @@ class NatsClient:
         await self._jetstream.add_stream(name=stream, subjects=[stream], storage=StorageType.FILE)
 
     async def produce(self, stream: str, load: Load, batches: list[list[bytes]]) -> None:
-        """Each message by itself, as many unacknowledged as ``in_flight`` batches have."""
+        """Publish each message by itself, as many unacknowledged as ``in_flight`` batches have."""
         count = Count()
 
         async def acknowledged(answer: Any) -> None:
@@ -90,7 +90,7 @@ class NatsClient:
         await subscription.unsubscribe()
 
     async def consume(self, stream: str, load: Load, listener: Listener) -> None:
-        """A durable pull consumer; an acknowledgement stands for all before it."""
+        """Use a durable pull consumer; an acknowledgement covers all messages before it."""
         from nats.js.api import AckPolicy, ConsumerConfig
 
         settings = ConsumerConfig(durable_name=CONSUMER, ack_policy=AckPolicy.ALL, max_ack_pending=1 << 20)
@@ -119,7 +119,7 @@ class NatsClient:
         await subscription.unsubscribe()
 
     async def stored(self, stream: str) -> int:
-        """As the stream counts."""
+        """Return the count of the stream."""
         return int((await self._jetstream.stream_info(stream)).state.messages)
 
     async def _subscribe(self, inbox: str, callback: Any) -> Any:

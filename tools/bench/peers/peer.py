@@ -1,4 +1,4 @@
-"""What the other brokers have in common: a server of ours on loopback, figures, and why one cannot be measured here."""
+"""Common parts of the other brokers: a server on loopback, figures, and the reason if one cannot be measured here."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class PeerBroker:
 
 
 def one_each(load: Load) -> Load:
-    """The same by one producer and one consumer: all that peers are compared by."""
+    """Return the same load with one producer and one consumer, as peers are compared."""
     return dataclasses.replace(load, producers=1, consumers=1, connections=1)
 
 
@@ -116,12 +116,12 @@ def rate(load: Load, began: float, ended: float) -> float:
 
 
 def missing_server(program: str, package: str) -> str:
-    """Why a server cannot be started; empty where it can."""
+    """Return why a server cannot be started, empty if it can."""
     return "" if found(program) else f"{program} is not installed: apt install {package}"
 
 
 def missing_client(*modules: str) -> str:
-    """Why a server cannot be driven from Python; empty where it can."""
+    """Return why a server cannot be used from Python, empty if it can."""
     missing = [name for name in modules if importlib.util.find_spec(name) is None]
     return f"the client is not installed (no {', '.join(missing)}): pip install 'rmq[peers]'" if missing else ""
 
@@ -151,9 +151,9 @@ def run_server(
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[Server]:
     """
-    Start a server, wait until it gives this ``answer`` to what it is asked, and end it in the end.
+    Start a server, wait until it gives this ``answer`` to ``ask``, and end it after the block.
 
-    It has a process group of its own: Ctrl-C reaches us alone, and what it started ends with it. What it says goes to
+    It has a process group of its own: Ctrl-C does not reach it, and what it started ends with it. Its output goes to
     ``output`` in its folder.
     """
     output = folder / "output"

@@ -51,7 +51,7 @@ def configuration(port: int) -> str:
 
 
 def environment(folder: Path, epmd_port: int, node_port: int) -> dict[str, str]:
-    """What keeps it from the files, the ports and the node names of the machine's own."""
+    """Return the environment that keeps it away from the files, ports and node names of the machine's own."""
     return {
         "HOME": str(folder),  # where its cookie is
         "ERL_EPMD_PORT": str(epmd_port),
@@ -107,7 +107,7 @@ class RabbitClient:
         self._channels[stream], self._confirms[stream] = channel, confirms
 
     async def produce(self, stream: str, load: Load, batches: list[list[bytes]]) -> None:
-        """Persistent messages, as many unconfirmed as ``in_flight`` batches have."""
+        """Publish persistent messages, as many unconfirmed as ``in_flight`` batches have."""
         import pika
 
         channel, confirms = self._channels[stream], self._confirms[stream]
@@ -129,7 +129,7 @@ class RabbitClient:
         await confirms.reaches(sent)
 
     async def consume(self, stream: str, load: Load, listener: Listener) -> None:
-        """What was prefetched, in turn; one acknowledgement a batch."""
+        """Handle what was prefetched, in order, with one acknowledgement a batch."""
         channel, batch = self._channels[stream], min(fetched(load), MAX_PREFETCH // PREFETCH)
         arrived: deque[tuple[Any, Any, bytes]] = deque()
         more = asyncio.Event()
@@ -152,12 +152,12 @@ class RabbitClient:
         await called(lambda done: channel.basic_cancel(tag, callback=done))  # it answers after it took what we acked
 
     async def stored(self, stream: str) -> int:
-        """As it confirmed: it does not count what was consumed."""
+        """Return the number of confirms: a queue does not count what was consumed."""
         return self._confirms[stream].value
 
 
 async def called(begin: Callable[[Callable[[Any], None]], Any]) -> Any:
-    """What a call of pika gives to its callback."""
+    """Return what a call of pika gives to its callback."""
     answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     begin(answer.set_result)
     return await answer

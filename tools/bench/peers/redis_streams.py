@@ -66,7 +66,7 @@ def configuration(port: int, folder: Path, fsync: str) -> str:
 
 @contextmanager
 def start(folder: Path, fsync: str) -> Iterator[Server]:
-    """A server that runs."""
+    """Start a server."""
     port = free_port()
     settings = folder / "redis.conf"
     settings.write_text(configuration(port, folder, fsync))
@@ -77,7 +77,7 @@ def start(folder: Path, fsync: str) -> Iterator[Server]:
 
 
 def benchmark(load: Load, server: Server) -> float:
-    """What ``redis-benchmark`` says of as many XADD, after a warm-up; its bodies are all the same."""
+    """Run ``redis-benchmark`` with as many XADD, after a warm-up; its bodies are all the same."""
     redis_benchmark(server, load, "warm-up", min(load.messages, WARM_UP))
     rate = redis_benchmark(server, load, STREAM, load.messages)
     stored = int(asked(server.port, f"XLEN {STREAM}\r\n".encode()).strip(b":\r\n"))
@@ -124,7 +124,7 @@ class RedisClient:
                 raise
 
     async def produce(self, stream: str, load: Load, batches: list[list[bytes]]) -> None:
-        """Pipelines of XADD, some of them ahead of their answers."""
+        """Send pipelines of XADD, some of them ahead of their answers."""
         ahead = max(1, min(AHEAD // load.batch, load.in_flight))
         waiting: deque[int] = deque()
         for bodies in batches:
@@ -135,7 +135,7 @@ class RedisClient:
         self._read(sum(waiting))
 
     async def consume(self, stream: str, load: Load, listener: Listener) -> None:
-        """XREADGROUP of a batch while the one before is handled, together with the XACK of the one before that."""
+        """Send XREADGROUP of a batch while handling the one before, together with the XACK of the one before that."""
         batch = fetched(load)
         read = ("XREADGROUP", "GROUP", GROUP, CONSUMER, "COUNT", batch, "STREAMS", stream, ">")
         left = load.messages
@@ -164,7 +164,7 @@ class RedisClient:
         self._redis.xack(stream, GROUP, *handled)
 
     async def stored(self, stream: str) -> int:
-        """As the stream counts."""
+        """Return the length of the stream."""
         return int(self._redis.xlen(stream))
 
     def _send(self, requests: list[tuple[Any, ...]]) -> None:
