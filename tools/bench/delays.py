@@ -53,6 +53,11 @@ FRAME = 64  # batches of one message in a request
 IN_FLIGHT = 8  # such requests at once
 VARIANTS = ("plain", "delayed")
 FLUSHES = ("sync", "async")
+TABLES = (
+    ("Messages a second", "delayed / without", "rate", ",.0f", "", " while these wait"),
+    ("Processor time of the broker, us a message", "delayed / without", "cpu_us", ".3f", "", " while these wait"),
+    ("Resident memory of the broker, MiB", "more", "mib", ".1f", "after ", ""),
+)
 
 
 class VariantRun(NamedTuple):
@@ -86,26 +91,18 @@ def main() -> None:
 async def measure(options: argparse.Namespace) -> dict[str, Any]:
     """All figures: by part, then by variant, the runs one after the other."""
     load = Load(options.messages, BODY, BATCH, QUEUES)
-    runs: dict[str, dict[str, list[VariantRun]]] = {}
-    for flush in FLUSHES:
-        runs[flush] = {name: [] for name in VARIANTS}
-        for pair in range(options.pairs):
-            for name in turned(pair):
-                runs[flush][name].append(await batches_run(load, flush, is_delayed=name == "delayed"))
-                say(f"{flush}, pair {pair + 1} of {options.pairs}, {name}: {runs[flush][name][-1]}")
-    runs["singles"] = {name: [] for name in VARIANTS}
-    for pair in range(options.single_pairs):
-        for name in turned(pair):
-            runs["singles"][name].append(await singles_run(load, is_delayed=name == "delayed"))
-            say(f"singles, pair {pair + 1} of {options.single_pairs}, {name}: {runs['singles'][name][-1]}")
+    parts = [(flush, options.pairs, partial(batches_run, load, flush)) for flush in FLUSHES]
+    parts.append(("singles", options.single_pairs, partial(singles_run, load)))
+    runs: dict[str, dict[str, list[dict[str, float]]]] = {}
+    for part, pairs, run in parts:
+        runs[part] = {name: [] for name in VARIANTS}
+        for pair in range(pairs):
+            for name in VARIANTS if pair % 2 == 0 else VARIANTS[::-1]:
+                found = await run(is_delayed=name == "delayed")
+                runs[part][name].append(found._asdict())
+                say(f"{part}, pair {pair + 1} of {pairs}, {name}: {found}")
     about = {"messages": options.messages, "pairs": options.pairs, "single_pairs": options.single_pairs}
-    parts = {part: {name: [run._asdict() for run in some] for name, some in by.items()} for part, by in runs.items()}
-    return {**about, "machine": machine(), "runs": parts}
-
-
-def turned(pair: int) -> tuple[str, ...]:
-    """Which variant begins changes from pair to pair."""
-    return VARIANTS if pair % 2 == 0 else VARIANTS[::-1]
+    return {**about, "machine": machine(), "runs": runs}
 
 
 async def batches_run(load: Load, flush: str, *, is_delayed: bool) -> VariantRun:
@@ -207,27 +204,17 @@ def say(text: str) -> None:
 def markdown(figures: dict[str, Any]) -> str:
     """The figures as tables: the median of each, and its spread."""
     runs = figures["runs"]
-    lines = table("Messages a second", "delayed / without")
-    for flush in FLUSHES:
-        lines.append(line(runs[flush], flush, "fill_rate", "these", ",.0f"))
-        lines.append(line(runs[flush], flush, "then_rate", "as many others while these wait", ",.0f"))
-    lines += ["", *table("Processor time of the broker, us a message", "delayed / without")]
-    for flush in FLUSHES:
-        lines.append(line(runs[flush], flush, "fill_cpu_us", "these", ".3f"))
-        lines.append(line(runs[flush], flush, "then_cpu_us", "as many others while these wait", ".3f"))
-    lines.append(line(runs["singles"], "async", "fill_cpu_us", "these in batches of one", ".1f"))
-    lines += ["", *table("Resident memory of the broker, MiB", "more")]
-    for flush in FLUSHES:
-        lines.append(line(runs[flush], flush, "fill_mib", "after these", ".1f"))
-        lines.append(line(runs[flush], flush, "then_mib", "after as many others", ".1f"))
-    lines.append(line(runs["singles"], "async", "fill_mib", "after these in batches of one", ".1f"))
+    lines: list[str] = []
+    for what, compared, field, form, after, others in TABLES:
+        lines += [f"| {what} | flush | without delay | delayed | {compared} |", "|---|---|---|---|---|"]
+        for flush in FLUSHES:
+            lines.append(line(runs[flush], flush, f"fill_{field}", f"{after}these", form))
+            lines.append(line(runs[flush], flush, f"then_{field}", f"{after}as many others{others}", form))
+        if field != "rate":
+            lines.append(line(runs["singles"], "async", f"fill_{field}", f"{after}these in batches of one", ".1f"))
+        lines.append("")
     sizes = f"{figures['messages']:,} messages, pairs: {figures['pairs']}, of batches of one: {figures['single_pairs']}"
-    return "\n".join([*lines, "", f"{sizes}; {figures['machine']}."])
-
-
-def table(what: str, compared: str) -> list[str]:
-    """The heading of a table."""
-    return [f"| {what} | flush | without delay | delayed | {compared} |", "|---|---|---|---|---|"]
+    return "\n".join([*lines, f"{sizes}; {figures['machine']}."])
 
 
 def line(by: dict[str, list[dict[str, float]]], flush: str, field: str, what: str, form: str) -> str:
