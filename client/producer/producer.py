@@ -150,7 +150,13 @@ class Producer:
         self._loop = asyncio.get_running_loop()
         self._deadlines = Deadlines(self._delivery_timeout_s, self._state, self._refusal)
         self._sender = Sender(
-            self.producer_id, self.producer_epoch, max_in_flight=self._max_in_flight, linger_s=self._linger_s
+            self.producer_id,
+            self.producer_epoch,
+            max_in_flight=self._max_in_flight,
+            linger_s=self._linger_s,
+            on_fenced=self._fenced,
+            on_refusal=self._on_refusal,
+            after_answers=self._deadlines.tidy,
         )
         self._connection = Connection(
             self._address,
@@ -169,13 +175,7 @@ class Producer:
             on_refused=self._sender.report,
             codec=self._codec,
         )
-        self._sender.attach(self._connection)
-        self._sender.on_cut = self._router.left
-        self._sender.on_wrong_route = self._router.forget
-        self._sender.on_fenced = self._fenced
-        if self._on_refusal is not None:
-            self._sender.on_refusal = self._on_refusal
-        self._sender.after_answers = self._deadlines.tidy
+        self._sender.attach(self._connection, self._router)
         await self._connection.open(timeout_s=self._delivery_timeout_s)
 
     async def close(self) -> None:

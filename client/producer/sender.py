@@ -55,6 +55,7 @@ from rmq.wire.stores import StoreIds
 from .outbox import Outbox
 from .pending import Cut
 from .receipts import Part
+from .routing import Router
 from .window import InFlightWindow, SentBatch, is_temporary
 
 log = get_logger("rmq.client")
@@ -72,8 +73,21 @@ MAX_DEFECTS: Final = 5
 class Sender:
     """Sends what is in the outboxes; ``after_answers()`` runs whenever callers may have been notified."""
 
-    def __init__(self, producer_id: int, producer_epoch: int = 0, *, max_in_flight: int, linger_s: float) -> None:
+    def __init__(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        *,
+        max_in_flight: int,
+        linger_s: float,
+        on_fenced: Callable[[ProducerFenced], None],
+        on_refusal: Callable[[WireError | None], None] | None,
+        after_answers: Callable[[], None],
+    ) -> None:
         self._loop = asyncio.get_running_loop()
+        self._on_fenced = on_fenced
+        self._on_refusal = on_refusal  # called with None when the refusal is over
+        self._after_answers = after_answers
         self._producer_id = producer_id
         self._producer_epoch = producer_epoch
         self._max_in_flight = max_in_flight
@@ -95,15 +109,12 @@ class Sender:
         self._connection: Connection | None = None
         self.refusal: WireError | None = None  # the temporary refusal that holds messages back
         self._reported: int | None = None  # the code of the one that was reported last, until something is stored
-        self.on_cut: Callable[[Outbox], None] = lambda outbox: None
-        self.on_wrong_route: Callable[[str], None] = lambda topic: None
-        self.on_fenced: Callable[[ProducerFenced], None] = lambda error: None
-        self.on_refusal: Callable[[WireError | None], None] = lambda error: None  # None: it is over
-        self.after_answers: Callable[[], None] = lambda: None
+        self._router: Router
 
-    def attach(self, connection: Connection) -> None:
-        """Use this connection, which calls the methods below."""
+    def attach(self, connection: Connection, router: Router) -> None:
+        """Use this connection and this router, which call the methods below."""
         self._connection = connection
+        self._router = router
 
     def producer_hello(self) -> ProducerHello:
         """Return the identity of the producer, and the first number whose outcome is not known."""
@@ -175,7 +186,7 @@ class Sender:
             connection.flush()
         if self.refusal is not None and not (self._blocked or self._ready or self._window):
             self.refusal = None  # the messages that it held back are gone
-        self.after_answers()  # a message that cannot be encoded has failed
+        self._after_answers()  # a message that cannot be encoded has failed
 
     def _has_room(self, connection: Connection) -> bool:
         window = self._window
@@ -188,7 +199,7 @@ class Sender:
             self._ready.append(outbox)
         if cut is None:
             return None
-        self.on_cut(outbox)
+        self._router.left(outbox)
         return self._window.add(cut[0], outbox, cut[1])
 
     def _transmit(self, connection: Connection, batches: list[SentBatch]) -> None:
@@ -250,7 +261,7 @@ class Sender:
             self._give_up(left[-1])
         self._put_back(left)
         self.notify_all()
-        self.after_answers()
+        self._after_answers()
 
     def _unknown(self, batch: SentBatch) -> None:
         self._window.resolved(batch)
@@ -290,12 +301,12 @@ class Sender:
         self._pump_soon()
         if self._unnotified:
             self._loop.call_soon(self._notify_others)  # after the pump, which sends what the first half had to send
-        self.after_answers()
+        self._after_answers()
 
     def _notify_others(self) -> None:
         self.notify_all()
         self._pump_soon()
-        self.after_answers()
+        self._after_answers()
 
     def notify_all(self) -> None:
         """Notify all callers whose messages are stored."""
@@ -347,7 +358,7 @@ class Sender:
     def _fail(self, batch: SentBatch, error: WireError) -> None:
         self._window.resolved(batch)
         if isinstance(error, TopicNotFound | QueueNotFound):
-            self.on_wrong_route(batch.outbox.topic)
+            self._router.forget(batch.outbox.topic)
         for piece in batch.pieces:
             piece.pending.fail(error)
 
@@ -356,7 +367,7 @@ class Sender:
     def _recover(self) -> None:
         """Pause, now that everything is answered, then send again what was refused, starting with one batch."""
         if self._fenced is not None:
-            self.on_fenced(self._fenced)  # nothing is stored from here on
+            self._on_fenced(self._fenced)  # nothing is stored from here on
             return
         head = self._window.head
         why = None if head is None else head.refusal
@@ -382,13 +393,15 @@ class Sender:
         """
         if self._reported != refusal.code:
             log.warning("producer.refused", error=describe(refusal))
-            self._loop.call_soon(self.on_refusal, refusal)
+            if self._on_refusal is not None:
+                self._loop.call_soon(self._on_refusal, refusal)
         self._reported = refusal.code
 
     def _accepted(self) -> None:
         self.refusal = self._reported = None
         log.warning("producer.accepted")
-        self._loop.call_soon(self.on_refusal, None)
+        if self._on_refusal is not None:
+            self._loop.call_soon(self._on_refusal, None)
 
     def _resume(self) -> None:
         self._unblock()
