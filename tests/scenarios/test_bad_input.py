@@ -1,5 +1,5 @@
 """
-Every kind of bad input has its code and its sentence, and harms nobody (design, section 10).
+Every kind of bad input has its code and its sentence, and harms no other peer (design, section 10).
 
 Each case goes to the real broker over a real socket. Afterwards the same connection is served, if the framing was
 not broken, and another one always; what was stored before is read back byte by byte.
@@ -114,7 +114,7 @@ BROKEN: list[tuple[str, bytes, type[Fatal], str]] = [
     ("a frame without content", frame_of(b""), BadFrame, "not msgpack"),
     ("text in a frame", frame_of(b"hello broker"), BadFrame, "not msgpack"),
     ("a frame that ends too early", frame_of(b"\x94\x00\x01\x02"), BadFrame, "not msgpack"),
-    ("a frame with something behind", frame_of(b"\x94\x00\x01\x02\x90\x90"), BadFrame, "not msgpack"),
+    ("a frame with something after it", frame_of(b"\x94\x00\x01\x02\x90\x90"), BadFrame, "not msgpack"),
     ("a map instead of an array", frame_of(b"\x80"), BadFrame, "not an array of four"),
     ("three elements", frame_of(b"\x93\x00\x01\x02"), BadFrame, "not an array of four"),
     ("an operation that is no number", frame_of(msgpack.packb([0, 1, "PING", []])), BadFrame, "not numbers"),
@@ -125,7 +125,7 @@ BROKEN: list[tuple[str, bytes, type[Fatal], str]] = [
     ("very deep nesting", frame_of(b"\x94\x00\x01\x02" + b"\x91" * 2000 + b"\x90"), BadFrame, "nested too deep"),
     ("millions of values", frame_of(b"\x94\x00\x01\x02\xdc\xff\xff" + b"\x90" * 65535), BadFrame, "65536 values"),
     ("an answer from a client", frames.pack(frames.REPLY, 1, 0, []), BadFrame, "requests only, not frames of kind 1"),
-    ("a kind of frame that nobody knows", frames.pack(77, 1, 0, []), BadFrame, "requests only, not frames of kind 77"),
+    ("an unknown kind of frame", frames.pack(77, 1, 0, []), BadFrame, "requests only, not frames of kind 77"),
 ]
 
 
@@ -136,11 +136,11 @@ async def test_what_breaks_the_framing_closes_with_its_code(
     async with RawPeer(stored.broker.address) as peer:
         peer.write(data + request(99, Op.CREATE_TOPIC, ["late", 4]))
 
-        told = await peer.reason()
+        reason = await peer.reason()
 
-    assert told is not None
-    assert (code_name(told[0]), told[0]) == (code_name(error.code), error.code)
-    assert text in told[1]
+    assert reason is not None
+    assert (code_name(reason[0]), reason[0]) == (code_name(error.code), error.code)
+    assert text in reason[1]
     await check_unharmed(stored, None)
 
 
@@ -163,11 +163,11 @@ async def test_whoever_cannot_be_greeted_is_told_and_closed(
     async with RawPeer(stored.broker.address, greet=False) as peer:
         peer.write(data)
 
-        told = await peer.reason()
+        reason = await peer.reason()
 
-    assert told is not None
-    assert told[0] == error.code
-    assert text in told[1]
+    assert reason is not None
+    assert reason[0] == error.code
+    assert text in reason[1]
     await check_unharmed(stored, None)
 
 
@@ -175,7 +175,7 @@ async def test_whoever_cannot_be_greeted_is_told_and_closed(
 
 TOO_MANY = [["orders", 0]] * 1025
 MISTAKES: list[tuple[str, int, Any, type[Refused], str]] = [
-    ("an operation that nobody knows", 250, [], UnknownOp, "operation 250"),
+    ("an unknown operation", 250, [], UnknownOp, "operation 250"),
     ("a negative operation", -1, [], UnknownOp, "operation -1"),
     ("an operation of 64 bits", (1 << 64) - 1, [], UnknownOp, "operation 18446744073709551615"),
     ("a payload that is no array", Op.PULL, {}, BadRequest, "Pull: payload must be array, not dict"),
@@ -242,7 +242,7 @@ async def test_a_mistake_in_a_request_is_refused_with_its_code_and_the_connectio
 
 # status and sentence stand at these places of an entry: outcomes, pull results, ranges
 ENTRIES: list[tuple[str, int, Any, int, type[Refused], str]] = [
-    ("an offset behind the end", Op.PULL, [None, 0, 1, [["orders", 0, 11]]], 1, OffsetOutOfRange, "holds 0 to 10"),
+    ("an offset past the end", Op.PULL, [None, 0, 1, [["orders", 0, 11]]], 1, OffsetOutOfRange, "holds 0 to 10"),
     ("a negative offset", Op.PULL, [None, 0, 1, [["orders", 0, -5]]], 1, OffsetOutOfRange, "offset -5"),
     ("an offset of 64 bits", Op.PULL, [None, 0, 1, [["orders", 0, (1 << 64) - 1]]], 1, OffsetOutOfRange, "holds"),
     ("a pull without the lease", Op.PULL, ["g", 0, 1, [["orders", 0, 0]]], 1, Fenced, ""),
@@ -266,8 +266,8 @@ async def test_a_mistake_in_an_entry_is_refused_in_that_entry(
 
         assert status == 0
         assert (code_name(entry[at]), entry[at]) == (code_name(error.code), error.code)
-        (told,) = [value for value in entry if isinstance(value, str)]
-        assert told and text in told
+        (reason,) = [value for value in entry if isinstance(value, str)]
+        assert reason and text in reason
         await check_unharmed(stored, peer)
 
 

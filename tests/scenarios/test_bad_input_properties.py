@@ -1,8 +1,8 @@
 """
 Whatever comes in: the broker answers or closes with a code, meets no defect, and changes nothing that it refused.
 
-The numbers of examples add up to more than 5,000; ``tests/chaos/input.py`` runs the same for as long as it
-is told to. An example is named by its seed, which determines the input.
+The numbers of examples add up to more than 5,000; ``tests/chaos/input.py`` runs the same for as
+long as its options say. An example is named by its seed, which determines the input.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ seeds = st.integers(0, (1 << 64) - 1)
 
 
 def examples(count: int) -> settings:
-    """A smaller seed is no simpler input: there is nothing to shrink."""
+    """A smaller seed makes no simpler input: there is nothing to shrink."""
     return settings(settings_of(count), phases=(Phase.explicit, Phase.reuse, Phase.generate))
 
 

@@ -1,4 +1,4 @@
-"""Broadcasting against the real broker: all get all, in order, whoever fails, crashes or comes late."""
+"""Broadcasting against the real broker: all get all, in order, although members fail, crash or come late."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def broker() -> AsyncIterator[InMemoryBroker]:
 
 
 class Seen:
-    """A listener that notes what it was given, by queue, and fails where it is told to."""
+    """A listener that notes what it was given, by queue, and fails at some bodies."""
 
     def __init__(self, *failing: bytes, status: ConsumeStatus = ConsumeStatus.SUSPEND) -> None:
         self.bodies: dict[int, list[bytes]] = {queue_id: [] for queue_id in range(QUEUES)}
@@ -202,11 +202,11 @@ async def test_what_people_ask_the_broker_for_shows_members_and_their_own_progre
     await send(broker, range(9))
     async with member(broker, Seen(), tmp_path / "a"), Admin(broker.address) as admin:
         await asyncio.sleep(6)
-        told = await admin.describe_group("g")
+        described = await admin.describe_group("g")
         (report,) = await admin.members_info("g")
 
-    assert (told.model, told.strategy, len(told.members)) == ("broadcasting", "all", 1)
-    assert {queue.owner for queue in told.queues} == {None}
+    assert (described.model, described.strategy, len(described.members)) == ("broadcasting", "all", 1)
+    assert {queue.owner for queue in described.queues} == {None}
     queues = report.info["queues"]
     assert [(queue["commit_offset"], queue["reported_offset"]) for queue in queues] == [(3, 3)] * QUEUES
 

@@ -132,7 +132,7 @@ async def test_checksums_that_nobody_checks_are_caught(seed: int, monkeypatch: p
 
     report = await prover.run(torn_seeds=range(seed, seed + 4), policies=[TORN])
 
-    assert_caught(report, "is not", "nobody sent", "the start", "the log is not clean")
+    assert_caught(report, "is not", "were not sent", "the start", "the log is not clean")
 
 
 async def test_a_start_that_forgets_what_was_delivered_is_caught(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:

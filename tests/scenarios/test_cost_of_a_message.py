@@ -1,8 +1,8 @@
 """
-What a message costs the loop, counted: tasks, futures and locks of the consumer and of the broker beside it.
+What a message costs the loop, counted: tasks, futures and locks of the consumer and of the broker next to it.
 
 100,000 messages go from a real broker through a public consumer over real sockets. The loop counts the tasks and
-futures that anybody makes, the broker's included, so that what is counted is more than what the consumer makes.
+futures that are made, the broker's included, so that what is counted is more than what the consumer makes.
 """
 
 from __future__ import annotations

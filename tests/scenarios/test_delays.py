@@ -92,7 +92,7 @@ async def consume(broker: InMemoryBroker, listener: Recorder, end_us: int) -> No
 
 
 def check_times(receipts: list[Receipt], dues: list[int], listener: Recorder) -> None:
-    """Every message came once, with the id its producer was told, not before its time and hardly after it."""
+    """Every message came once, with the id its producer got, not before its time and hardly after it."""
     found = {seen.message.copy_of: seen for seen in listener.seen}
     assert len(listener.seen) == len(found) == len(receipts)
     for receipt, due in zip(receipts, dues, strict=True):

@@ -94,7 +94,7 @@ async def test_order_is_kept_whatever_tags_are_wanted(
             ranges = await admin.ranges([MessageQueue("orders", queue_id) for queue_id in range(4)], "g")
 
     assert seen.offsets == ({MessageQueue("orders", queue_id): numbers for queue_id in range(4)} if numbers else {})
-    assert [held.committed for held in ranges] == [EACH] * 4, "what nobody wants is passed all the same"
+    assert [held.committed for held in ranges] == [EACH] * 4, "what no member wants is passed all the same"
 
 
 async def test_two_groups_with_different_tags_get_their_own_in_order(broker: InMemoryBroker) -> None:

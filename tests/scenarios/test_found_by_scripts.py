@@ -23,7 +23,7 @@ CALLED = (Join("c1"), Slow("c1", 15.0), Slow("c1", 15.0), Tick(1.0), Join("c2"),
     ids=["leaves", "is cut off", "is stopped", "works on"],
 )
 def test_a_reset_gives_no_queue_away_whose_owner_is_within_a_call_and_does_not_know(fate: tuple[Step, ...]) -> None:
-    """The lease was free at once: a peer began a call while the owner, which no pull told, went on with its own."""
+    """The lease was free at once: a peer began a call while the owner, which no pull informed, went on with its own."""
     reset = (Tick(0.5), Reset(0, 0.0), Reset(1, 0.0), Tick(12.0))
     script = Script(0, 2, (*SENT, *CALLED, *fate, *reset), pace_s=0.2)
 

@@ -1,4 +1,4 @@
-"""Too many peers, and too few descriptors for them: each is told why, and nobody else notices."""
+"""Too many peers, and too few descriptors for them: each learns why, and no other peer notices."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ async def test_the_21st_connection_is_told_why_also_with_its_hello_under_way_and
         peers = [await stack.enter_async_context(RawPeer(broker.address)) for _ in range(20)]
 
         for _ in range(30):
-            told = await refused(broker.address)
-            assert told == (TooManyConnections.code, "the broker has 20 connections, as many as it may")
+            reason = await refused(broker.address)
+            assert reason == (TooManyConnections.code, "the broker has 20 connections, as many as it may")
         at_once = await asyncio.gather(*(refused(broker.address) for _ in range(12)))
-        assert {told and told[0] for told in at_once} == {TooManyConnections.code}
+        assert {reason and reason[0] for reason in at_once} == {TooManyConnections.code}
 
         for peer in peers:
             assert (await peer.ask(Op.PING, []))[2] == 0
@@ -66,8 +66,8 @@ async def _talk(address: str, data: bytes) -> int | None:
             for _ in range(20):  # turns, in which the broker comes to it
                 await asyncio.sleep(0)
             peer.write(data)
-        told = await peer.reason()
-        return told and told[0]
+        reason = await peer.reason()
+        return reason and reason[0]
 
 
 async def test_a_place_that_became_free_is_given_to_the_next() -> None:
@@ -105,9 +105,9 @@ async def test_with_64_descriptors_those_beyond_are_told_why_and_the_rest_is_ser
             for i in range(100):
                 (result,) = (await served[i % 16].ask(Op.SEND, [[[i % 4, _batch(body, i % 4)]]]))[3]
                 assert result[0] == 0, result
-            told = [reason for reasons in await crowd for reason in reasons]
-            assert {code for code, _ in told} <= {TooManyConnections.code, None}
-            assert sum(code is not None for code, _ in told) > len(told) // 2
+            found = [reason for reasons in await crowd for reason in reasons]
+            assert {code for code, _ in found} <= {TooManyConnections.code, None}
+            assert sum(code is not None for code, _ in found) > len(found) // 2
             assert len(list((tmp_path / "commitlog").iterdir())) > 5
             assert await _count(served[1]) == 100
             assert broker.descriptors < 64

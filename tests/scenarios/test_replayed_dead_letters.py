@@ -1,4 +1,4 @@
-"""A dead letter that somebody replays is consumed by its group, once more and no more, under its original topic."""
+"""A dead letter that an operator replays is consumed by its group, once more and no more, under its original topic."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def broker() -> Iterator[BrokerThread]:
 
 
 class Repaired:
-    """A listener that fails at odd numbers until somebody has mended it."""
+    """A listener that fails at odd numbers until it is mended."""
 
     def __init__(self) -> None:
         self.is_mended = False

@@ -2,8 +2,8 @@
 The broker's machine dies at every moment of a group's life that fails, gives back, gives up and waits.
 
 Between a send-back and its reply, between a dead letter and its commit, while delays are due: whatever of the log was
-not synced is kept, lost or torn. The group begins anew at what is left, and in the end nothing that was acknowledged is
-lost, and nothing is given back, given up or delivered twice.
+not synced is kept, lost or torn. The group begins again at what is left, and in the end nothing that was acknowledged
+is lost, and nothing is given back, given up or delivered twice.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ async def test_a_crash_at_any_moment_loses_nothing_and_gives_nothing_back_or_up_
         if crash.prefix % every and crash.policy != LOST:
             continue
         if crash.prefix and isinstance(recording.steps[crash.prefix - 1].operation, Marked) and crash.policy != LOST:
-            continue  # as behind the step before, but for what is promised
+            continue  # as after the step before, but for what is promised
         promised = len(recording.marks(crash.prefix))
         if (crash.digest, promised) in seen:
             continue

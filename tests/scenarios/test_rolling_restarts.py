@@ -74,7 +74,7 @@ class Life:
             connection.drop(ConnectionLost("the process has ended"))
 
     async def until_killed(self, *, stops: bool, broker: InMemoryBroker | None = None) -> None:
-        """Begin a call, perhaps be told to stop, and be killed while it runs; ``broker`` is restarted before that."""
+        """Begin a call, perhaps get a signal to stop, and be killed while it runs; ``broker`` restarts before that."""
         self.consumer.start()
         await asyncio.sleep(1.0)
         stopping = asyncio.ensure_future(self.consumer.stop()) if stops else None
@@ -88,7 +88,7 @@ class Life:
 
 
 async def finish(broker: InMemoryBroker) -> Life:
-    """The next process, which has nothing to do with all that; what it did is told by ``begun``."""
+    """The next process, which has nothing to do with all that; what it did is shown by ``begun``."""
     last = Life(broker, 0.0)
     async with last.consumer:
         await asyncio.sleep(10)

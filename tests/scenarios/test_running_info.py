@@ -90,11 +90,11 @@ async def test_what_each_queue_of_each_member_does_is_told() -> None:
             assert first.info["settings"]["batch"] == 2
             assert first.info["loop_lag_s"] == pytest.approx(0.0, abs=0.01)
 
-            told = await admin.describe_group("g")
-            assert [queue.lag for queue in told.queues] == [1, 2, 0, 1]
-            assert [queue.owner for queue in told.queues] == [first.member] * 2 + [second.member] * 2
-            assert (told.queues[0].retry_offset, told.queues[0].attempts) == (0, 1)
-            assert [queue.epoch for queue in told.queues] == [
+            described = await admin.describe_group("g")
+            assert [queue.lag for queue in described.queues] == [1, 2, 0, 1]
+            assert [queue.owner for queue in described.queues] == [first.member] * 2 + [second.member] * 2
+            assert (described.queues[0].retry_offset, described.queues[0].attempts) == (0, 1)
+            assert [queue.epoch for queue in described.queues] == [
                 queue["epoch"] for report in (first, second) for queue in report.info["queues"]
             ]
 
@@ -143,7 +143,7 @@ async def test_a_member_that_is_cut_off_while_it_is_asked_is_told_at_once_and_an
             assert loop.time() - began < 0.3
             connection.deaf_s = 0.0
             await connection.wait_connected()
-            await asyncio.sleep(0.6)  # the question is heard now: nobody waits for that answer any more
+            await asyncio.sleep(0.6)  # the question is heard now: that answer is no longer awaited
             assert len((await admin.member_info("g", connection.member))["queues"]) == 4
 
 

@@ -26,7 +26,7 @@ from rigs.raw_peer import RawPeer, request
 pytestmark = pytest.mark.slow
 
 MIB = 1 << 20
-READ = 256 << 10  # what the first read of a frame may leave behind, before it waits for room in the budget
+READ = 256 << 10  # what the first read of a frame may leave over, before it waits for room in the budget
 SECONDS = "-o", "stall_timeout_s=2", "-o", "flush=async"
 ROUND_TRIP_S = 2.0  # generous: the machine may be busy
 BIG = bytes(encode("orders", 0, Rows([Random(1).randbytes(MIB)], 1_700_000_000_000_000)))
@@ -72,11 +72,11 @@ async def test_a_sender_that_does_not_end_its_frame_is_closed_with_the_reason(tm
         async with RawPeer(broker.address) as honest, RawPeer(broker.address) as endless:
             await honest.ask(Op.CREATE_TOPIC, ["orders", 4])
             endless.write(frames.LENGTH.pack(MIB) + bytes(1000))
-            told = asyncio.ensure_future(endless.reason())
+            refusal = asyncio.ensure_future(endless.reason())
 
-            await until(told.done, broker, honest)
+            await until(refusal.done, broker, honest)
 
-            assert told.result() == (FrameStalled.code, "a frame was begun and not finished within 3 s")
+            assert refusal.result() == (FrameStalled.code, "a frame was begun and not finished within 3 s")
 
 
 async def test_400_senders_that_do_not_end_their_frames_cost_no_more_than_the_budget(tmp_path: Path) -> None:
