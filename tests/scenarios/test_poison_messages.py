@@ -105,7 +105,7 @@ async def test_a_dead_letter_that_is_sent_again_with_its_key_reaches_the_queue_i
     async with Admin(broker.address) as admin, Producer(broker.address) as producer:
         await admin.create_topic("keyed", 8)
         await producer.send_many(Message("keyed", b"x", key=f"o-{i}") for i in range(20))
-        async with consumer(broker, Poisoned(b"x"), topics={"keyed": "*"}, max_attempts=1):
+        async with member(broker, Poisoned(b"x"), topics={"keyed": "*"}, max_attempts=1):
             await asyncio.sleep(10)
 
         dead = await dead_letters(broker)
@@ -131,7 +131,7 @@ async def test_a_message_that_is_tried_again_has_the_key_that_leads_to_its_first
     async with Admin(broker.address) as admin, Producer(broker.address) as producer:
         await admin.create_topic("keyed", 8)
         await producer.send_many(Message("keyed", b"x", key=f"o-{i}") for i in range(20))
-        async with consumer(broker, listener, topics={"keyed": "*"}, orderly=False):
+        async with member(broker, listener, topics={"keyed": "*"}, orderly=False):
             await asyncio.sleep(30)
 
         assert sorted(str(message.key) for message in retried) == sorted(map(str, first)) and len(first) == 20
