@@ -333,10 +333,13 @@ class Producer:
 
     async def _deliver_runs(self, runs: Sequence[tuple[Choice, Sequence[Message]]]) -> Sequence[Receipt]:
         """Deliver messages of several queues; what is wrong with one of them is found before any is accepted."""
-        sends: list[tuple[PendingSend, asyncio.Future[Receipts]]] = []
+        sends: list[tuple[PendingSend, asyncio.Future[Any]]] = []
         for wanted, messages in runs:
-            bodies, extras = gather(tuple(messages))
-            pending = self._pending(messages[0].topic, pack_bodies(bodies), messages, wanted, extras=extras)
+            if len(messages) == 1:
+                pending: PendingSend = self._single(messages[0], wanted)
+            else:
+                bodies, extras = gather(tuple(messages))
+                pending = self._pending(messages[0].topic, pack_bodies(bodies), messages, wanted, extras=extras)
             pending.future = self._loop.create_future()
             sends.append((pending, pending.future))
         for pending, _ in sends:
@@ -350,10 +353,13 @@ class Producer:
         errors = [error for _, future in sends if (error := future.exception()) is not None]
         if errors:
             raise errors[0]
-        return [receipt for _, future in sends for receipt in future.result()]
+        receipts: list[Receipt] = []
+        for pending, future in sends:
+            receipts += [future.result()] if type(pending) is PendingMessage else future.result()
+        return receipts
 
     def _give_up(self, pending: PendingSend, future: asyncio.Future[Any]) -> None:
-        """Whoever waited for the future of a pending was cancelled."""
+        """Whoever waited for the future was cancelled."""
         pending.give_up()
         self._deadlines.tidy()
         if future.done() and not future.cancelled():

@@ -12,8 +12,8 @@ from rmq.testing.broker import InMemoryBroker
 from rmq.wire.batch import batch as batches
 from rmq.wire.batch import layout
 from rmq.wire.batch.compression import NUMBERS
-from rmq.wire.batch.layout import MAX_COUNT
-from rmq.wire.errors import ConfigError, OffsetOutOfRange, QueueNotFound, TopicExists, TopicNotFound
+from rmq.wire.batch.layout import MAX_BODY, MAX_COUNT
+from rmq.wire.errors import ConfigError, MessageTooLarge, OffsetOutOfRange, QueueNotFound, TopicExists, TopicNotFound
 from rmq.wire.model import StoredMessage
 from rmq.wire.protocol.codec import decode_list
 from rmq.wire.protocol.ops import core as ops
@@ -85,6 +85,30 @@ async def test_many_messages_with_keys_keep_their_order_in_each_queue() -> None:
     assert [by_id[receipt.message_id].body for receipt in receipts] == [message.body for message in sent]
     for key in {message.key for message in sent} - {None}:
         assert [m.body for m in found if m.key == key] == [m.body for m in sent if m.key == key]
+
+
+async def test_of_many_messages_with_keys_none_is_sent_if_one_is_too_large() -> None:
+    async with InMemoryBroker() as broker, Producer(broker.address) as producer:
+        await producer.send(Message("orders", b"before"))
+        with pytest.raises(MessageTooLarge):
+            await producer.send_many(
+                [Message("orders", b"x", key="a"), Message("orders", bytes(MAX_BODY + 1), key="b")]
+            )
+
+        assert [message.body for message in await all_stored(broker, "orders")] == [b"before"]
+
+
+async def test_many_messages_with_keys_can_be_cancelled() -> None:
+    async with InMemoryBroker() as broker, Producer(broker.address) as producer:
+        sending = asyncio.create_task(producer.send_many([Message("orders", b"x", key=f"o-{i}") for i in range(50)]))
+        await asyncio.sleep(0)
+        sending.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await sending
+
+        await producer.flush()
+        await producer.send(Message("orders", b"y", key="o-1"))
+        assert [m.body for m in await all_stored(broker, "orders") if m.key == "o-1"][-1] == b"y"
 
 
 async def test_messages_keep_their_keys_in_a_queue_that_is_chosen_otherwise() -> None:
