@@ -486,7 +486,7 @@ def test_a_start_that_ends_early_leaves_the_files_it_did_not_come_to(old_store: 
     index = KeyIndex(Files(), path / "index")
     starts = index.segments()
 
-    index.recover(starts, starts[0], anew=False)
+    index.recover(starts, starts[0], from_scratch=False)
 
     assert [index.has_older_format(segment) for segment in starts] == [False, *[True] * (len(starts) - 1)]
     assert index.is_outdated()
