@@ -168,7 +168,7 @@ async def test_an_address_that_makes_no_sense_is_named(memory_path: Path, listen
 
 
 @pytest.mark.virtual_time
-async def test_a_tail_that_was_cut_is_told_at_start(memory_path: Path, logs: list[dict[str, object]]) -> None:
+async def test_a_tail_that_was_cut_is_reported_at_start(memory_path: Path, logs: list[dict[str, object]]) -> None:
     async with InMemoryBroker(data_dir=str(memory_path)) as broker, Client(broker) as client:
         await client.create()
     (segment,) = segment_files(memory_path)
@@ -606,7 +606,7 @@ async def test_deleting_anything_but_the_log_loses_nothing(memory_path: Path, go
 
 
 @pytest.mark.virtual_time
-async def test_damage_is_told_and_what_follows_is_served(memory_path: Path, logs: list[dict[str, Any]]) -> None:
+async def test_damage_is_reported_and_what_follows_is_served(memory_path: Path, logs: list[dict[str, Any]]) -> None:
     async with over(memory_path) as broker, Client(broker) as client:
         await client.create()
         for i in range(4):
@@ -626,7 +626,7 @@ async def test_damage_is_told_and_what_follows_is_served(memory_path: Path, logs
 
 
 @pytest.mark.virtual_time
-async def test_a_reader_that_has_what_the_log_lost_is_told_where_they_agree(memory_path: Path) -> None:
+async def test_a_reader_that_has_what_the_log_lost_learns_where_they_agree(memory_path: Path) -> None:
     path = memory_path / "data"
     async with over(path, flush="async") as broker, Client(broker) as client:
         await client.create()
@@ -648,7 +648,7 @@ async def test_a_reader_that_has_what_the_log_lost_is_told_where_they_agree(memo
 
 
 @pytest.mark.virtual_time
-async def test_a_group_that_retention_overtakes_is_told(memory_path: Path) -> None:
+async def test_a_group_that_retention_overtakes_gets_the_bounds(memory_path: Path) -> None:
     async with (
         over(memory_path, segment_bytes=4096, retention_bytes=8192, checkpoint_bytes=4096, recent_bytes=0) as broker,
         Client(broker) as client,

@@ -284,7 +284,7 @@ def test_what_waits_for_the_disk_says_nothing_of_a_topic_that_has_ended() -> Non
     assert without_the_dead(waiting) == [other, gone, anew, after]
 
 
-def test_a_send_to_a_queue_that_has_just_grown_stands_behind_the_growth(rig: Rig) -> None:
+def test_a_send_to_a_queue_that_has_just_grown_stands_after_the_growth(rig: Rig) -> None:
     rig.grow("orders", 3)
     rig.send(b"new", MessageQueue("orders", 2))
     rig.turn()

@@ -10,14 +10,14 @@ from rmq.testing.broker import InMemoryBroker
 pytestmark = pytest.mark.virtual_time
 
 
-async def test_whoever_asks_is_told_every_setting_the_broker_works_with() -> None:
+async def test_config_returns_every_setting_of_the_broker() -> None:
     async with InMemoryBroker(max_retries=3) as broker, Admin(broker.address) as admin:
         told = await admin.config()
 
         assert told == {**asdict(broker.broker.config), "max_retries": 3}
 
 
-async def test_what_goes_in_and_out_of_a_topic_is_told_to_whoever_asks() -> None:
+async def test_stats_count_what_goes_in_and_out_of_a_topic() -> None:
     async with InMemoryBroker() as broker, Admin(broker.address) as admin:
         async with Producer(broker.address) as producer:
             await producer.send_many([Message("orders", b"x" * 100) for _ in range(7)], queue_id=0)

@@ -438,7 +438,7 @@ def test_dead_letters_that_retention_has_taken_are_refused_and_forgotten(memory_
     rig.close()
 
 
-def test_a_disk_that_cannot_be_read_and_a_defect_are_told(rig: Rig) -> None:
+def test_a_disk_that_cannot_be_read_and_a_defect_are_reported(rig: Rig) -> None:
     rig.files.fail("open_to_read", "commitlog")
     rig.ask_replay(1, 2)
     rig.run()

@@ -38,7 +38,7 @@ async def client(files: FaultyFiles, memory_path: Path) -> AsyncIterator[Client]
         yield client
 
 
-async def test_what_waits_is_told_in_the_order_it_becomes_due(client: Client) -> None:
+async def test_what_waits_is_reported_in_the_order_it_becomes_due(client: Client) -> None:
     began = NOON + round(asyncio.get_running_loop().time() * SECOND)
     late = await park(client, b"late", b"later", level=5)
     early = await park(client, b"early", at=began + 9 * SECOND, to=PAYMENTS)

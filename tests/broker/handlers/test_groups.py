@@ -135,7 +135,7 @@ async def test_leaving_commits_and_gives_back_in_one_step(broker: InMemoryBroker
         assert grant.epoch > epoch
 
 
-async def test_a_new_topic_is_told_to_those_who_wait_for_it(broker: InMemoryBroker) -> None:
+async def test_a_new_topic_is_reported_to_those_who_wait_for_it(broker: InMemoryBroker) -> None:
     async with Client(broker, "a") as one, Client(broker, "b") as two:
         await one.join()
         await two.join("other", topics=("payments",))
@@ -219,7 +219,7 @@ async def test_a_request_has_at_most_1024_entries(broker: InMemoryBroker, op: Op
 # ---- leases
 
 
-async def test_one_session_holds_a_queue_and_the_other_is_told_who(broker: InMemoryBroker) -> None:
+async def test_a_queue_has_one_owner_and_other_sessions_learn_its_name(broker: InMemoryBroker) -> None:
     one, epoch = await holder(broker)
     async with one, Client(broker, "b") as two:
         await two.join()
@@ -367,7 +367,7 @@ async def test_a_blip_below_the_grace_moves_nothing_and_the_hello_lists_the_leas
         assert (await two.acquire()).status == LockHeld.code
 
 
-async def test_lock_status_shows_every_lease_as_people_see_it(broker: InMemoryBroker) -> None:
+async def test_lock_status_shows_every_lease(broker: InMemoryBroker) -> None:
     one, epoch = await holder(broker)
     async with Client(broker, "b") as two:
         await until(10.0)
@@ -651,7 +651,7 @@ async def status(asked: Awaitable[object]) -> int:
 
 
 @pytest.mark.parametrize("ask", [pull, commit, attempt, starting, dead_letter, renew, release, leave])
-async def test_whoever_lost_a_queue_is_fenced_with_all_it_asks_and_changes_nothing(
+async def test_a_session_that_lost_a_queue_is_fenced_in_every_request_and_changes_nothing(
     broker: InMemoryBroker, ask: Ask
 ) -> None:
     """Scenario 11."""
@@ -711,7 +711,7 @@ async def test_the_same_session_that_is_back_within_the_grace_keeps_its_queue(
         assert (await back.renew(epoch)).status == (0 if is_kept else Fenced.code)
 
 
-async def test_a_freed_queue_is_told_to_the_group_at_once(broker: InMemoryBroker) -> None:
+async def test_a_freed_queue_is_reported_to_the_group_at_once(broker: InMemoryBroker) -> None:
     one, epoch = await holder(broker)
     async with one, Client(broker, "b") as two, Client(broker, "c") as stranger:
         await two.join()
@@ -788,7 +788,7 @@ async def test_a_silent_member_leaves_also_if_its_queue_is_asked_for_before_the_
         assert (await other.join()).members == [other.member]
 
 
-async def test_time_in_which_the_broker_itself_was_stopped_is_taken_from_nobody() -> None:
+async def test_time_in_which_the_broker_was_stopped_extends_every_deadline() -> None:
     slept = [0.0]
     async with InMemoryBroker(now=lambda: now() + slept[0]) as broker:
         one, epoch = await holder(broker, "a")

@@ -230,7 +230,7 @@ async def test_a_description_has_the_members_and_when_they_were_heard(broker: In
 
 
 @pytest.mark.virtual_time
-async def test_what_a_member_is_told_unasked_does_not_make_it_heard(broker: InMemoryBroker) -> None:
+async def test_a_push_to_a_member_does_not_count_as_heard(broker: InMemoryBroker) -> None:
     a, _ = await holder(broker, "a")
     await asyncio.sleep(3)
     async with Client(broker, "b") as b:
@@ -262,7 +262,7 @@ async def test_a_member_without_connection_is_in_its_grace_and_so_are_its_leases
 
 
 @pytest.mark.virtual_time
-async def test_a_failing_message_is_told_also_if_nobody_has_the_queue(broker: InMemoryBroker) -> None:
+async def test_a_failing_message_is_reported_also_without_an_owner(broker: InMemoryBroker) -> None:
     client, epoch = await holder(broker)
     await client.send(b"1")
     await client.attempt(epoch, 0, 2)
@@ -276,7 +276,7 @@ async def test_a_failing_message_is_told_also_if_nobody_has_the_queue(broker: In
 
 
 @pytest.mark.virtual_time
-async def test_with_a_topic_only_its_queues_are_told(broker: InMemoryBroker) -> None:
+async def test_with_a_topic_only_its_queues_are_reported(broker: InMemoryBroker) -> None:
     async with Client(broker) as client:
         await client.create("orders", 2)
         await client.create("payments", 3)
@@ -387,14 +387,14 @@ async def test_a_member_that_is_named_is_asked_whatever_page_was(broker: InMemor
 
 
 @pytest.mark.virtual_time
-async def test_an_answer_that_nobody_waits_for_is_refused_whatever_it_says(broker: InMemoryBroker) -> None:
+async def test_an_answer_without_a_waiting_request_is_refused(broker: InMemoryBroker) -> None:
     async with Client(broker) as client:
         with pytest.raises(BadRequest, match="no request waits for this answer"):
             await answer(client, 1, {"deep": [[[[[[[[[]]]]]]]]], "large": "x" * MAX_INFO})
 
 
 @pytest.mark.virtual_time
-async def test_all_members_are_asked_at_once_and_told_by_name(broker: InMemoryBroker) -> None:
+async def test_all_members_are_asked_at_once_and_reported_by_name(broker: InMemoryBroker) -> None:
     a, b = await joined(broker, "a"), await joined(broker, "b")
     async with Client(broker, "admin") as admin:
         waiting = ask(admin)
@@ -451,7 +451,7 @@ async def test_a_silent_member_is_a_report_among_those_of_others(broker: InMemor
 
 
 @pytest.mark.virtual_time
-async def test_a_member_that_dies_while_it_is_asked_is_told_at_once(broker: InMemoryBroker) -> None:
+async def test_a_member_that_dies_while_it_is_asked_is_reported_at_once(broker: InMemoryBroker) -> None:
     member = await joined(broker, "m")
     async with Client(broker, "admin") as admin:
         loop = asyncio.get_running_loop()
@@ -500,7 +500,7 @@ async def test_a_member_that_comes_back_meanwhile_was_not_asked_over_the_new_con
 
 
 @pytest.mark.virtual_time
-async def test_who_asked_may_leave_and_the_answer_is_nobodys(broker: InMemoryBroker) -> None:
+async def test_an_answer_after_its_asker_left_is_dropped(broker: InMemoryBroker) -> None:
     member = await joined(broker, "m")
     admin = await Client(broker, "admin").__aenter__()
     waiting = ask(admin, member.member)
@@ -548,7 +548,7 @@ def nested(depth: int) -> Any:
         (None, "info must be map, not NoneType"),
     ],
 )
-async def test_what_cannot_be_passed_on_is_refused_and_harms_nobody(
+async def test_an_answer_that_cannot_be_forwarded_is_refused_without_harm(
     broker: InMemoryBroker, info: Any, sentence: str
 ) -> None:
     member = await joined(broker, "m")
@@ -666,7 +666,7 @@ def ask_stats(handler: StatsHandler, *payload: object) -> Any:
     return handler.stats(cast(Connection, None), 1, list(payload))
 
 
-def test_each_part_is_asked_when_somebody_asks() -> None:
+def test_each_part_is_asked_on_demand() -> None:
     numbers = {"sends": 0}
     handler = StatsHandler({"part": lambda: numbers}, Traffic())
     numbers["sends"] = 7
@@ -674,7 +674,7 @@ def test_each_part_is_asked_when_somebody_asks() -> None:
     assert ask_stats(handler)["part"] == {"sends": 7}
 
 
-def test_topics_are_told_only_to_who_asks_for_them() -> None:
+def test_topics_are_reported_only_on_request() -> None:
     traffic = Traffic()
     traffic.took("orders", 3, 300)
     handler = StatsHandler({}, traffic)

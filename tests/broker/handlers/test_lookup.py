@@ -245,7 +245,7 @@ async def test_the_message_at_an_offset_of_a_batch_that_is_longer_than_a_header(
 
 
 @pytest.mark.virtual_time
-async def test_the_message_at_a_damaged_place_is_told_to_be_damaged(tmp_path: Path) -> None:
+async def test_the_message_at_a_damaged_place_is_reported_to_be_damaged(tmp_path: Path) -> None:
     async with InMemoryBroker(data_dir=str(tmp_path)) as broker, Client(broker) as client:
         await client.create()
         (named,) = await send(client, "a")
@@ -261,7 +261,7 @@ async def test_the_message_at_a_damaged_place_is_told_to_be_damaged(tmp_path: Pa
 
 
 @pytest.mark.virtual_time
-async def test_another_message_that_lies_in_its_place_is_never_told(broker: InMemoryBroker) -> None:
+async def test_another_message_in_its_place_is_never_reported(broker: InMemoryBroker) -> None:
     async with Client(broker) as client:
         await client.create()
         await send(client, "a")
@@ -357,7 +357,7 @@ async def test_a_connection_asks_few_questions_at_once(broker: InMemoryBroker) -
 
 
 @pytest.mark.virtual_time
-async def test_nobody_is_searched_for_who_has_gone(broker: InMemoryBroker) -> None:
+async def test_no_search_runs_for_a_closed_connection(broker: InMemoryBroker) -> None:
     indexer = SlowIndexer(broker)
     async with Client(broker) as client:
         await client.create()

@@ -86,7 +86,7 @@ def group(rig: Rig) -> Rig:
     return rig
 
 
-def test_joins_of_one_turn_are_told_once_and_not_to_the_last_whose_answer_says_all(rig: Rig) -> None:
+def test_joins_of_one_turn_are_pushed_once_and_not_to_the_last_whose_reply_has_them(rig: Rig) -> None:
     for name in "abc":
         rig.join(name)
 
@@ -94,7 +94,7 @@ def test_joins_of_one_turn_are_told_once_and_not_to_the_last_whose_answer_says_a
     assert [rig.told(name) for name in "abc"] == [[(MEMBERS, everybody)], [(MEMBERS, everybody)], []]
 
 
-def test_one_who_joined_is_told_of_whoever_comes_or_goes_after_it(group: Rig) -> None:
+def test_a_member_is_notified_of_every_later_join_and_leave(group: Rig) -> None:
     group.join("d")
     group.leave("a")
 
@@ -102,7 +102,7 @@ def test_one_who_joined_is_told_of_whoever_comes_or_goes_after_it(group: Rig) ->
     assert group.told("a") == []
 
 
-def test_a_group_is_told_once_in_50_ms_and_the_last_change_always(group: Rig) -> None:
+def test_a_group_is_notified_once_in_50_ms_and_of_the_last_change_always(group: Rig) -> None:
     group.join("d")
     assert len(group.told("a")) == 1
     for name in "efgh":
@@ -137,7 +137,7 @@ def test_the_more_a_list_costs_the_longer_a_group_is_quiet(rig: Rig) -> None:
     assert delay > 1.05 * QUIET_S
 
 
-def test_freed_leases_are_told_at_once_also_to_a_group_that_is_quiet(group: Rig) -> None:
+def test_freed_leases_are_pushed_at_once_also_to_a_quiet_group(group: Rig) -> None:
     group.join("d")
     for name in "abcd":
         group.told(name)
@@ -150,7 +150,7 @@ def test_freed_leases_are_told_at_once_also_to_a_group_that_is_quiet(group: Rig)
 
 
 @pytest.mark.parametrize(("leases", "pushes"), [(MAX_FREE, [FREE] * MAX_FREE), (MAX_FREE + 1, [MEMBERS])])
-def test_very_many_freed_leases_are_told_as_one_list_of_members(group: Rig, leases: int, pushes: list[int]) -> None:
+def test_very_many_freed_leases_are_pushed_as_one_list_of_members(group: Rig, leases: int, pushes: list[int]) -> None:
     for queue_id in range(leases):
         group.notices.lease_free("g", MessageQueue("orders", queue_id))
 
@@ -158,7 +158,7 @@ def test_very_many_freed_leases_are_told_as_one_list_of_members(group: Rig, leas
         assert [push for push, _ in group.told(name)] == pushes
 
 
-def test_leases_freed_in_a_quiet_group_are_told_to_all_when_it_is_over(group: Rig) -> None:
+def test_leases_freed_in_a_quiet_group_are_pushed_to_all_afterwards(group: Rig) -> None:
     group.join("d")
     group.told("a")
     for queue_id in range(MAX_FREE + 1):
@@ -224,7 +224,7 @@ def test_a_frame_is_packed_once_for_all(group: Rig) -> None:
     assert len({id(frame) for frame in written}) == 2
 
 
-def test_members_without_a_connection_are_not_told(group: Rig) -> None:
+def test_members_without_a_connection_get_no_push(group: Rig) -> None:
     session = group.session("b")
     group.sessions.lost(session.id, session.connection, now=1.0)
 
@@ -234,7 +234,7 @@ def test_members_without_a_connection_are_not_told(group: Rig) -> None:
     assert group.told("b") == []
 
 
-def test_a_group_that_nobody_is_left_in_is_told_nothing_and_not_remembered(group: Rig) -> None:
+def test_an_empty_group_gets_no_push_and_is_forgotten(group: Rig) -> None:
     for name in "abc":
         group.leave(name)
     group.turns.turn()

@@ -551,7 +551,7 @@ async def test_a_reset_ends_the_lease_at_once_and_the_next_epoch_is_higher(broke
         assert (grant.committed_offset, grant.epoch > epoch) == (2, True)
 
 
-async def test_a_queue_that_was_reset_is_nobody_elses_while_its_owner_may_be_within_a_call(
+async def test_a_reset_queue_is_not_granted_while_its_owner_may_be_within_a_call(
     broker: InMemoryBroker,
 ) -> None:
     await filled(broker)
@@ -787,7 +787,7 @@ async def test_that_a_lease_is_concurrent_survives_a_crash(broker: InMemoryBroke
     await owner.connection.close()
 
 
-async def test_a_concurrent_owner_counts_no_attempts_and_is_told_of_none(broker: InMemoryBroker) -> None:
+async def test_a_concurrent_owner_counts_and_gets_no_attempts(broker: InMemoryBroker) -> None:
     ordered, grant = await member(broker)
     async with ordered:
         await ordered.attempt(grant.epoch, 0, 3)

@@ -107,7 +107,7 @@ async def test_a_pull_of_several_queues_lists_only_those_that_have_something(bro
 
 @pytest.mark.virtual_time
 @pytest.mark.parametrize("offset", [-1, -(1 << 63), 3, (1 << 64) - 1])
-async def test_an_offset_outside_of_the_queue_is_told_with_its_bounds(broker: InMemoryBroker, offset: int) -> None:
+async def test_an_offset_outside_of_the_queue_is_reported_with_its_bounds(broker: InMemoryBroker, offset: int) -> None:
     async with Client(broker) as client:
         await client.create()
         await client.send(b"a", b"b")
@@ -205,7 +205,7 @@ async def test_an_arrival_wakes_a_parked_pull_at_once(broker: InMemoryBroker) ->
 
 
 @pytest.mark.virtual_time
-async def test_an_arrival_in_another_queue_wakes_nobody(broker: InMemoryBroker) -> None:
+async def test_an_arrival_in_another_queue_wakes_no_pull(broker: InMemoryBroker) -> None:
     async with Client(broker) as client, Client(broker, "sender") as sender:
         await client.create()
         pull = asyncio.create_task(client.pull(0, wait_ms=15_000))
@@ -254,7 +254,7 @@ async def test_a_pull_and_an_arrival_of_the_same_turn_meet_in_either_order(broke
 
 
 @pytest.mark.virtual_time
-async def test_the_sweep_finds_nothing_to_do_while_arrivals_are_told(broker: InMemoryBroker) -> None:
+async def test_the_sweep_finds_nothing_to_do_while_arrivals_are_reported(broker: InMemoryBroker) -> None:
     async with Client(broker) as client, Client(broker, "sender") as sender:
         await client.create()
         for offset in range(20):
@@ -320,7 +320,7 @@ async def test_a_concurrent_group_needs_a_lease_too(broker: InMemoryBroker) -> N
 
 
 @pytest.mark.virtual_time
-async def test_a_group_that_nobody_has_joined_needs_a_lease(broker: InMemoryBroker) -> None:
+async def test_a_group_without_members_needs_a_lease(broker: InMemoryBroker) -> None:
     async with Client(broker) as client:
         await client.create()
 
@@ -514,7 +514,7 @@ def test_a_lease_that_was_lost_meanwhile_gets_nothing(rig_cold: RigCold) -> None
     assert rig_cold.results() == [(1, Fenced.code, 0, [])]
 
 
-def test_a_topic_that_was_made_again_meanwhile_is_read_anew(rig_cold: RigCold) -> None:
+def test_a_topic_that_was_made_again_meanwhile_is_read_again(rig_cold: RigCold) -> None:
     rig_cold.pull(1, orders(0))
     rig_cold.store.drop_topic("orders", 1)
     rig_cold.opened.generation = 2
@@ -537,7 +537,7 @@ def test_a_topic_that_is_gone_meanwhile_has_no_such_offset(rig_cold: RigCold) ->
 
 
 @pytest.mark.parametrize("when", ["before the thread reads", "before the loop is told", "before the pull"])
-def test_what_retention_took_is_told_as_lost_with_where_to_go_on(rig_cold: RigCold, when: str) -> None:
+def test_what_retention_took_is_reported_as_lost_with_where_to_go_on(rig_cold: RigCold, when: str) -> None:
     if when == "before the pull":
         first = shorten(rig_cold)
         rig_cold.pull(1, orders(0))
@@ -643,7 +643,7 @@ def test_a_reader_that_agrees_with_the_log_is_served(
     assert [result[1:3] for result in answer] == [(status, following)]
 
 
-def test_a_reader_that_has_more_than_the_log_is_told_where_they_agree(rig_cold: RigCold) -> None:
+def test_a_reader_that_has_more_than_the_log_learns_where_they_agree(rig_cold: RigCold) -> None:
     rig_cold.files.cold = False
     rig_cold.store.abandon()
     rig_cold.store.history = rig_cold.store.history._replace(log_epoch=2)  # a start that found nine messages
@@ -932,7 +932,7 @@ def test_a_parked_pull_that_is_woken_while_its_connection_is_blocked_waits(rig_l
     assert [answer[1] for answer in rig_line.peer.answers()] == [2, 1]
 
 
-def test_a_parked_pull_of_a_topic_that_is_made_anew_is_told_so(rig_line: RigLine) -> None:
+def test_a_parked_pull_of_a_recreated_topic_is_refused(rig_line: RigLine) -> None:
     rig_line.peer.send(pull(1))
     rig_line.peer.answers()
 
@@ -1082,7 +1082,7 @@ def test_a_reader_without_a_group_names_its_tags_with_the_pull(rig_tags: Rig) ->
     ]
 
 
-def test_a_free_read_that_does_not_wait_is_told_how_far_nothing_was_wanted(rig_tags: Rig) -> None:
+def test_a_free_read_that_does_not_wait_learns_how_far_nothing_was_wanted(rig_tags: Rig) -> None:
     rig_tags.arrive("b")
     rig_tags.arrive("c")
 
@@ -1129,7 +1129,7 @@ def test_what_is_not_wanted_leaves_a_pull_parked_and_what_is_wanted_wakes_it(rig
 
 
 @pytest.mark.parametrize(("now", "answered"), [(0.999, []), (1.0, [(1, 0, EMPTY, 2, [])])])
-def test_at_the_end_of_its_wait_it_is_told_how_far_nothing_was_wanted(
+def test_at_the_end_of_its_wait_it_learns_how_far_nothing_was_wanted(
     rig_tags: Rig, now: float, answered: list[tuple[Any, ...]]
 ) -> None:
     rig_tags.pull(1, 0, wait_ms=1000)
@@ -1294,7 +1294,7 @@ def test_a_change_between_an_arrival_and_the_look_at_it_counts_for_the_look(rig_
     assert rig_tags.results() == [(1, 0, 0, 1, [b"b"])]
 
 
-def test_a_lost_lease_is_told_whatever_arrived(rig_tags: Rig) -> None:
+def test_a_lost_lease_is_reported_whatever_arrived(rig_tags: Rig) -> None:
     rig_tags.pull(1, 0)
     rig_tags.arrive("b")
     rig_tags.peer.answers()
@@ -1313,7 +1313,7 @@ def test_a_look_at_a_lost_lease_tells_so(rig_tags: Rig) -> None:
     assert rig_tags.results() == [(1, 0, Fenced.code, 0, [])]
 
 
-def test_a_deleted_topic_is_told_to_a_pull_for_some_tags(rig_tags: Rig) -> None:
+def test_a_pull_for_some_tags_of_a_deleted_topic_is_refused(rig_tags: Rig) -> None:
     rig_tags.pull(1, 0)
     rig_tags.arrive("b")
     rig_tags.peer.answers()

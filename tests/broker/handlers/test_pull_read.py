@@ -142,7 +142,7 @@ def test_a_thread_passes_what_is_not_wanted(cold: Rig) -> None:
     assert cold.results() == [(1, 0, 0, 5, [b"a", b"a"])]
 
 
-def test_a_pull_of_old_messages_of_which_none_is_wanted_is_parked_behind_them(cold: Rig) -> None:
+def test_a_pull_of_old_unwanted_messages_is_parked_after_them(cold: Rig) -> None:
     fill(cold, "b", "b", "b")
     cold.pull(1, 0)
     cold.pool.run()
@@ -197,7 +197,7 @@ def test_a_pull_that_reads_much_for_nothing_lets_others_of_its_connection_read_i
     assert len(cold.parked_pulls) == 1
 
 
-def test_a_pull_that_does_not_wait_reads_once_beside_the_loop(cold: Rig) -> None:
+def test_a_pull_that_does_not_wait_reads_once_in_a_thread(cold: Rig) -> None:
     fill(cold, *["b"] * (2 * MAX_PULL_BATCHES))
     cold.pull(1, 0, wait_ms=0)
     cold.peer.answers()
@@ -207,7 +207,7 @@ def test_a_pull_that_does_not_wait_reads_once_beside_the_loop(cold: Rig) -> None
     assert cold.pulls.cold_reads == 1
 
 
-def test_what_one_queue_has_is_not_kept_back_for_another_one_that_is_far_behind(cold: Rig) -> None:
+def test_what_one_queue_has_does_not_wait_for_a_slower_queue(cold: Rig) -> None:
     fill(cold, *["b"] * (2 * MAX_PULL_BATCHES))
     fill(cold, "a", to=OTHER)
     cold.pull(1, 0, 0)
@@ -226,7 +226,7 @@ def spoil(rig: Rig, position: int) -> None:
     flip(path, position - int(path.name))
 
 
-def test_damage_is_told_with_its_own_bounds_behind_what_was_passed(cold: Rig) -> None:
+def test_damage_is_reported_with_its_own_bounds_after_what_was_passed(cold: Rig) -> None:
     fill(cold, "b", "b")
     position = cold.opened.append(b"a", tags=["a"]).physical_offset
     fill(cold, "a")
@@ -266,7 +266,7 @@ def test_retention_takes_nothing_from_a_pull_that_has_passed_it(cold: Rig) -> No
     assert cold.results() == [(1, 0, EMPTY, 30, [])]
 
 
-def test_retention_that_overtakes_a_pull_is_told_with_exact_bounds(rig: Rig) -> None:
+def test_retention_that_overtakes_a_pull_is_reported_with_exact_bounds(rig: Rig) -> None:
     rig.pull(1, 0)
     rig.arrive("b")
     assert rig.results() == []

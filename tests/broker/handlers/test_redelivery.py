@@ -389,7 +389,7 @@ async def test_how_often_is_set_at_the_broker_unless_the_consumer_says() -> None
             assert await client.send_back(epoch, {2: 2, 3: 3}, most=3) == [2, DEAD]
 
 
-async def test_retries_of_a_topic_that_was_deleted_begin_anew(broker: InMemoryBroker) -> None:
+async def test_retries_of_a_topic_that_was_deleted_begin_again(broker: InMemoryBroker) -> None:
     client, epoch = await holder(broker)
     async with client:
         await client.send(b"a", b"b")
@@ -461,7 +461,7 @@ async def test_a_copy_has_all_of_the_original_and_says_where_it_is_from(broker: 
 
 
 @pytest.mark.parametrize(("reported", "told", "shown"), [(2, [3], "3"), (4, [3], "4"), (0, [1], "1"), (2, [], "2")])
-async def test_the_last_failure_is_counted_too_if_it_is_told(
+async def test_the_last_failure_counts_too_if_it_is_reported(
     broker: InMemoryBroker, reported: int, told: list[int], shown: str
 ) -> None:
     client, epoch = await holder(broker)
@@ -832,7 +832,7 @@ def test_a_request_without_the_lease_is_not_queued(rig_running: Rig) -> None:
     assert rig_running.answers() == [(1, OK)]
 
 
-def test_a_request_whose_asker_is_gone_copies_nothing_and_holds_up_nobody(rig_running: Rig) -> None:
+def test_a_request_of_a_closed_connection_copies_nothing_and_delays_no_other(rig_running: Rig) -> None:
     gone = Peer(rig_running.service, rig_running.turns)
     rig_running.ask(1, 1, peer=gone)
     rig_running.ask(2, 2, peer=gone)
@@ -869,7 +869,7 @@ def test_a_damaged_message_is_refused_by_name(rig_running: Rig) -> None:
     assert rig_running.copies() == ["2"]
 
 
-def test_a_disk_that_cannot_be_read_is_told(rig_running: Rig) -> None:
+def test_a_disk_that_cannot_be_read_is_reported(rig_running: Rig) -> None:
     rig_running.files.fail("open_to_read", "commitlog")
     rig_running.ask(1, 2, commit=3)
     rig_running.pool.run()
@@ -877,7 +877,7 @@ def test_a_disk_that_cannot_be_read_is_told(rig_running: Rig) -> None:
     assert (rig_running.answers(), rig_running.committed) == ([(1, StoreFailed.code)], -1)
 
 
-def test_a_defect_is_told_and_the_next_request_is_served(rig_running: Rig) -> None:
+def test_a_defect_is_reported_and_the_next_request_is_served(rig_running: Rig) -> None:
     rig_running.ask(1, 2)
     ((_, done),) = rig_running.pool.jobs
     rig_running.pool.jobs.clear()
@@ -911,7 +911,7 @@ def test_a_failed_write_takes_letters_and_progress_back_and_keeps_other_changes(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_retention_that_was_faster_is_told_as_lost(memory_path: Path, kind: str) -> None:
+def test_retention_that_was_faster_is_reported_as_lost(memory_path: Path, kind: str) -> None:
     rig_running = Rig(memory_path, segment_bytes=700, kind=kind)
     rig_running.begin()
     rig_running.ask(1, 0, commit=1)
@@ -1307,7 +1307,7 @@ def test_a_copy_keeps_what_was_the_message_s_own_and_says_where_it_is_from(
     assert copy.checked.header.delay_level == copy.level == (7 if to == "%RETRY%g" else 0)
 
 
-def test_more_attempts_than_a_batch_can_tell_are_told_as_the_most() -> None:
+def test_more_attempts_than_a_batch_can_hold_are_stored_as_the_most() -> None:
     assert read(retry_copy(found(FULL, 1), "g", 1 << 20, 3)).attempt == MAX_COPY_ATTEMPTS + 1
 
 
@@ -1533,7 +1533,7 @@ def test_groups_take_turns_whatever_they_have_in_line(copy_queue: CopyQueue, poo
     assert done == ["a1", "a2", "b1", "c1", "a3", "b2", "a4"]
 
 
-def test_the_rest_of_a_large_task_comes_behind_other_groups_and_before_its_own(
+def test_the_rest_of_a_large_task_comes_after_other_groups_and_before_its_own(
     copy_queue: CopyQueue, pool: HeldPool, done: list[str]
 ) -> None:
     copy_queue.add(Task(done, "a1", portions=3))
@@ -1584,7 +1584,7 @@ def test_what_a_task_raises_is_its_answer_and_the_next_is_done(
     assert (asker.refused, done) == ([(7, code)], ["a2"])
 
 
-def test_a_pool_that_is_full_refuses_the_task_and_not_those_behind_it(
+def test_a_full_pool_refuses_the_task_and_not_later_ones(
     copy_queue: CopyQueue, pool: HeldPool, done: list[str]
 ) -> None:
     asker = Asker()

@@ -133,7 +133,7 @@ async def test_a_batch_sent_twice_in_one_frame_is_stored_once(broker: InMemoryBr
         assert (await client.range()).max_offset == 1
 
 
-async def test_a_batch_behind_a_missing_one_is_refused_and_may_come_again(broker: InMemoryBroker) -> None:
+async def test_a_batch_after_a_missing_one_is_refused_and_may_come_again(broker: InMemoryBroker) -> None:
     async with Client(broker) as client:
         await client.create()
         await client.send_batches(numbered(0, b"0"))
@@ -225,7 +225,7 @@ async def test_a_hello_moves_the_line_to_the_first_unresolved_number(broker: InM
 # ---- the disk
 
 
-async def test_a_write_that_fails_is_told_and_leaves_offsets_and_numbers_to_be_used_again(
+async def test_a_write_that_fails_is_reported_and_leaves_offsets_and_numbers_to_be_used_again(
     broker: InMemoryBroker,
 ) -> None:
     async with Client(broker) as client, Client(broker, "other") as other:
@@ -412,7 +412,7 @@ async def test_all_batches_are_answered_together_in_their_order(slow: InMemoryBr
         assert bodies(await client.pull(0)) == [b"%d" % i for i in range(9)]
 
 
-async def test_what_comes_behind_on_the_connection_waits_for_the_whole_frame(slow: InMemoryBroker) -> None:
+async def test_what_comes_after_on_the_connection_waits_for_the_whole_frame(slow: InMemoryBroker) -> None:
     async with Client(slow) as client:
         await client.create()
 

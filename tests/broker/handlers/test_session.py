@@ -113,7 +113,9 @@ async def test_a_greeting_that_is_wrong_is_refused_and_may_be_repeated(
 
 
 @pytest.mark.parametrize("proto", [[2, 9], [0, 0], [], [1]])
-async def test_a_client_of_another_protocol_is_told_and_closed(broker: InMemoryBroker, proto: list[int]) -> None:
+async def test_a_client_of_another_protocol_gets_the_reason_and_is_closed(
+    broker: InMemoryBroker, proto: list[int]
+) -> None:
     raw = await Raw.open(broker)
 
     answer = await raw.ask(request(1, Op.HELLO, {**GREETING, "proto": proto}))
@@ -137,7 +139,7 @@ async def test_a_second_greeting_is_refused_and_the_connection_goes_on(broker: I
     await raw.close()
 
 
-async def test_whoever_asks_before_greeting_is_told_and_closed(broker: InMemoryBroker) -> None:
+async def test_a_request_before_the_hello_closes_the_connection_with_a_reason(broker: InMemoryBroker) -> None:
     raw = await Raw.open(broker)
 
     answer = await raw.ask(request(1, Op.LIST_TOPICS, []))
@@ -147,7 +149,7 @@ async def test_whoever_asks_before_greeting_is_told_and_closed(broker: InMemoryB
     await raw.close()
 
 
-async def test_whoever_does_not_greet_is_closed_after_10_s(broker: InMemoryBroker) -> None:
+async def test_a_connection_without_a_hello_is_closed_after_10_s(broker: InMemoryBroker) -> None:
     raw = await Raw.open(broker)
 
     answer = await raw.next()
@@ -180,7 +182,7 @@ async def test_a_newer_connection_of_a_session_ends_the_older(broker: InMemoryBr
         await raw.close()
 
 
-async def test_a_fenced_producer_is_refused_and_leaves_no_session_behind(broker: InMemoryBroker) -> None:
+async def test_a_fenced_producer_is_refused_and_leaves_no_session(broker: InMemoryBroker) -> None:
     async with Client(broker) as client:
         await client.create()
     newer = Connection(broker.address, client="p", producer_hello=lambda: ProducerHello(7, 2, 1))
@@ -249,7 +251,7 @@ async def told(broker: InMemoryBroker, first: int = 1, *, epoch: int = 0) -> lis
     return resumed
 
 
-async def test_a_hello_without_a_producer_is_told_of_none(broker: InMemoryBroker) -> None:
+async def test_a_hello_without_a_producer_gets_none(broker: InMemoryBroker) -> None:
     for producer in (None, [0, 0, 5]):
         raw = await Raw.open(broker)
         reply = await raw.ask(request(1, Op.HELLO, {**GREETING, "producer": producer}))
@@ -284,7 +286,7 @@ async def test_a_batch_that_was_refused_for_good_is_refused_again_for_the_same_r
         assert first.status == again.status == TopicNotFound.code
 
 
-async def test_after_a_crash_a_refused_number_between_stored_ones_is_told_as_not_stored(
+async def test_after_a_crash_a_refused_number_between_stored_ones_is_reported_as_not_stored(
     broker: InMemoryBroker, memory_path: Path
 ) -> None:
     async with Client(broker) as client:
@@ -298,7 +300,7 @@ async def test_after_a_crash_a_refused_number_between_stored_ones_is_told_as_not
     assert outcomes[1][5] == "batch 2 of this producer was not stored; why is not known any more"
 
 
-async def test_with_async_flush_what_is_written_is_told_as_not_durable() -> None:
+async def test_with_async_flush_what_is_written_is_reported_as_not_durable() -> None:
     async with InMemoryBroker(flush="async") as broker, Client(broker) as client:
         await client.create()
         await client.send_batches(numbered(1))
@@ -309,7 +311,7 @@ async def test_with_async_flush_what_is_written_is_told_as_not_durable() -> None
 # Durability
 
 
-async def test_a_hello_is_answered_when_all_it_tells_is_durable_and_nothing_behind_it_is_served_before(
+async def test_a_hello_is_answered_when_all_of_it_is_durable_and_no_later_request_before(
     held: StallingBroker,
 ) -> None:
     held.stall()
@@ -353,7 +355,7 @@ async def test_a_hello_with_nothing_to_tell_does_not_wait_for_the_disk(held: Sta
     assert await told(held) == [1, False, 1, []]
 
 
-async def test_a_client_that_closes_before_the_answer_harms_nobody(held: StallingBroker, logs: list[Any]) -> None:
+async def test_a_client_that_closes_before_the_answer_does_no_harm(held: StallingBroker, logs: list[Any]) -> None:
     held.stall()
     first = await Raw.open(held)
     await first.ask(hello())
@@ -391,7 +393,7 @@ async def test_a_newer_hello_of_the_session_is_answered_and_the_older_one_is_not
         await raw.close()
 
 
-async def test_a_write_that_fails_in_the_turn_of_the_hello_is_told_as_not_stored(held: StallingBroker) -> None:
+async def test_a_write_that_fails_in_the_turn_of_the_hello_is_reported_as_not_stored(held: StallingBroker) -> None:
     sender, raw = await Raw.open(held), await Raw.open(held)
     await sender.ask(hello())
     await sender.ask(send(1))
@@ -407,7 +409,7 @@ async def test_a_write_that_fails_in_the_turn_of_the_hello_is_told_as_not_stored
         await each.close()
 
 
-async def test_a_refusal_in_a_turn_that_was_not_written_is_told_as_temporary(held: StallingBroker) -> None:
+async def test_a_refusal_in_a_turn_that_was_not_written_is_reported_as_temporary(held: StallingBroker) -> None:
     async with Client(held) as client:
         await client.send_batches(numbered(1))
         (segment,) = segment_files(held.broker.config.data_path())
@@ -471,7 +473,7 @@ async def test_a_second_hello_with_a_raised_epoch_waits_as_the_first(held: Stall
         await raw.close()
 
 
-async def test_an_epoch_that_is_fenced_before_its_hello_was_answered_is_told_so(held: StallingBroker) -> None:
+async def test_an_epoch_that_is_fenced_before_its_hello_was_answered_learns_so(held: StallingBroker) -> None:
     held.stall()
     lower, higher = await Raw.open(held), await Raw.open(held)
     lower.writer.write(hello(1, epoch=1, session=b"1" * 16))

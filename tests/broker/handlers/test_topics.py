@@ -131,7 +131,7 @@ async def test_ranges_tell_what_can_be_read_and_why_not(broker: InMemoryBroker) 
         assert (await client.range(MessageQueue("nothing", 0))).status == TopicNotFound.code
 
 
-async def test_a_topic_is_listed_and_told_to_joiners_only_when_it_is_durable(memory_path: Path) -> None:
+async def test_a_topic_is_listed_and_reported_to_joiners_only_when_it_is_durable(memory_path: Path) -> None:
     broker, flusher = await held(memory_path)
     connection = Connection(broker.address)
     await connection.open(timeout_s=5.0)
@@ -170,7 +170,7 @@ async def test_a_long_list_comes_in_pages_that_a_frame_holds(broker: InMemoryBro
     assert [name for page in pages for name in page] == made
 
 
-async def test_a_list_behind_something_that_is_no_text_is_refused(broker: InMemoryBroker) -> None:
+async def test_a_list_after_something_other_than_text_is_refused(broker: InMemoryBroker) -> None:
     async with Client(broker) as client:
         with pytest.raises(BadRequest, match="ListTopics: after must be str, not int"):
             await client.request(Op.LIST_TOPICS, [7])
@@ -242,7 +242,7 @@ async def test_a_grown_topic_has_its_new_queues_and_old_shards_also_after_the_br
         assert bodies(await reader.pull(0, queue=MessageQueue("orders", 4))) == [b"new"]
 
 
-async def test_subscribers_are_told_that_a_topic_has_grown(broker: InMemoryBroker) -> None:
+async def test_subscribers_are_reported_that_a_topic_has_grown(broker: InMemoryBroker) -> None:
     async with Client(broker) as client, Client(broker) as reader, Client(broker) as other:
         await client.create("orders", 2)
         await reader.join()
@@ -307,7 +307,7 @@ async def test_generations_are_not_given_again_after_the_broker_was_gone(
 
 
 @both
-async def test_messages_of_a_dead_generation_stay_dead_beside_those_of_the_living(
+async def test_messages_of_a_dead_generation_stay_dead_next_to_those_of_the_living(
     broker: InMemoryBroker, memory_path: Path, how: str
 ) -> None:
     async with Client(broker) as client:
@@ -335,7 +335,7 @@ async def test_what_does_not_exist_or_belongs_to_the_broker_cannot_be_deleted(br
         assert (await client.range()).status == 0
 
 
-async def test_subscribers_are_told_that_a_topic_is_gone_and_that_it_is_back(broker: InMemoryBroker) -> None:
+async def test_subscribers_are_reported_that_a_topic_is_gone_and_that_it_is_back(broker: InMemoryBroker) -> None:
     async with Client(broker) as client, Client(broker) as reader, Client(broker) as other:
         await client.create()
         await reader.join()
@@ -454,7 +454,7 @@ async def test_a_producers_numbers_stay_taken_when_its_topic_is_gone(
         assert (await client.send(b"b", by=ProducerMark(7, 2))).base_offset == 0
 
 
-async def test_an_end_and_a_growth_are_told_only_when_they_are_durable(memory_path: Path) -> None:
+async def test_an_end_and_a_growth_are_reported_only_when_they_are_durable(memory_path: Path) -> None:
     broker, flusher = await held(memory_path)
     pushes: list[tuple[int, list[Any]]] = []
     connection = Connection(broker.address, on_push=lambda push, payload: pushes.append((push, payload)))

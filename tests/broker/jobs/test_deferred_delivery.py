@@ -625,7 +625,7 @@ async def test_many_that_wait_are_in_the_checkpoint_and_come_back_from_it(memory
         assert await stored(client) == [b"%d" % i for i in range(2000)]
 
 
-async def test_a_crash_behind_a_checkpoint_delivers_nothing_twice(
+async def test_a_crash_after_a_checkpoint_delivers_nothing_twice(
     memory_path: Path, copy_path: Path, wall: Wall
 ) -> None:
     async with over(memory_path, wall, checkpoint_s=3.0) as broker, Client(broker) as client:
@@ -817,7 +817,7 @@ async def test_a_changed_setting_of_levels_delivers_nothing_twice_or_at_another_
 # ---- clocks
 
 
-async def test_a_wall_clock_that_is_set_back_keeps_nobody_waiting(memory_path: Path, wall: Wall) -> None:
+async def test_a_wall_clock_that_is_set_back_delays_no_message(memory_path: Path, wall: Wall) -> None:
     async with over_restarts(memory_path, wall) as broker, Client(broker) as client:
         await client.create()
         await park(client, b"10 s", level=3)
@@ -851,7 +851,7 @@ async def test_a_wall_clock_that_is_set_forward_is_noticed_within_a_second(memor
 
 @pytest.mark.parametrize("checkpoint", [True, False])
 @pytest.mark.parametrize("back_s", [60.0, 600.0])
-async def test_after_a_start_with_a_clock_that_was_set_back_nobody_waits_for_the_old_time(
+async def test_after_a_start_with_a_clock_that_was_set_back_the_old_time_is_not_waited_for(
     memory_path: Path, wall: Wall, back_s: float, checkpoint: bool
 ) -> None:
     """Retries of all groups would wait for as long as the clock had been ahead."""

@@ -407,7 +407,7 @@ def test_one_thing_is_done_after_the_other(rig_plain: Rig_plain) -> None:
     assert rig_plain.checkpoint is not None
 
 
-def test_people_are_told_when_something_changed(rig_plain: Rig_plain) -> None:
+def test_the_exported_files_follow_changes(rig_plain: Rig_plain) -> None:
     rig_plain.opened.append(b"a")
     rig_plain.pass_time(EXPORT_S)
     rig_plain.work()
@@ -421,7 +421,7 @@ def test_people_are_told_when_something_changed(rig_plain: Rig_plain) -> None:
     assert not topics.exists()
 
 
-def test_whoever_waits_for_the_key_index_is_told_when_it_is_there(rig_plain: Rig_plain) -> None:
+def test_a_callback_for_the_key_index_runs_when_it_is_there(rig_plain: Rig_plain) -> None:
     told: list[str] = []
     rig_plain.maintenance.index_now(lambda: told.append("nothing to do"))
     assert told == ["nothing to do"]
@@ -436,7 +436,7 @@ def test_whoever_waits_for_the_key_index_is_told_when_it_is_there(rig_plain: Rig
     assert rig_plain.store.index_lag == 0
 
 
-def test_whoever_waits_for_the_key_index_is_told_also_when_it_cannot_be_written(rig_plain: Rig_plain) -> None:
+def test_a_callback_for_the_key_index_runs_also_when_it_cannot_be_written(rig_plain: Rig_plain) -> None:
     told: list[str] = []
     append_keyed(rig_plain, "k1")
     rig_plain.store.keys._block_hashes = 1
@@ -454,7 +454,7 @@ def test_whoever_waits_for_the_key_index_is_told_also_when_it_cannot_be_written(
     assert (told, rig_plain.store.index_lag) == (["done", "again"], 0)
 
 
-def test_whoever_comes_while_the_index_is_written_waits_for_what_the_next_work_brings(rig_plain: Rig_plain) -> None:
+def test_a_callback_during_a_write_of_the_index_waits_for_the_next_work(rig_plain: Rig_plain) -> None:
     told: list[str] = []
     append_keyed(rig_plain, "k1")
     rig_plain.maintenance.index_now(lambda: told.append("first"))
@@ -468,7 +468,7 @@ def test_whoever_comes_while_the_index_is_written_waits_for_what_the_next_work_b
     assert (told, rig_plain.store.index_lag) == (["first", "second"], 0)
 
 
-def test_whoever_waits_for_the_key_index_is_served_after_other_work_at_once(rig_plain: Rig_plain) -> None:
+def test_a_callback_for_the_key_index_is_served_right_after_other_work(rig_plain: Rig_plain) -> None:
     told: list[str] = []
     append_keyed(rig_plain, "k1")
     rig_plain.pass_time(EXPORT_S)
@@ -574,7 +574,7 @@ def short(path: Path) -> Rig_plain:
 
 
 @pytest.mark.parametrize("parked_first", [True, False])
-def test_a_segment_with_a_waiting_batch_stays_and_all_behind_it(memory_path: Path, parked_first: bool) -> None:
+def test_a_segment_with_a_waiting_batch_stays_and_all_after_it(memory_path: Path, parked_first: bool) -> None:
     rig = short(memory_path)
     if not parked_first:
         fill_plain(rig, 2)

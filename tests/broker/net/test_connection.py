@@ -150,7 +150,7 @@ def test_a_frame_that_is_no_request_closes() -> None:
     assert peer.answers() == [closing(BadFrame, "a client sends requests only, not frames of kind 1")]
 
 
-def test_frames_behind_a_fatal_one_are_not_served() -> None:
+def test_frames_after_a_fatal_one_are_not_served() -> None:
     service = FakeService()
     peer = Peer(service)
 
@@ -225,7 +225,7 @@ def test_more_unanswered_requests_than_allowed_are_refused_until_one_is_answered
     assert peer.connection.in_flight == 3
 
 
-def test_a_connection_too_many_is_told_so() -> None:
+def test_a_connection_too_many_gets_the_reason() -> None:
     service = FakeService()
     service.refusal = TooManyConnections("enough")
 
@@ -236,7 +236,7 @@ def test_a_connection_too_many_is_told_so() -> None:
     assert service.open == []
 
 
-def test_only_the_first_reason_to_close_is_told() -> None:
+def test_only_the_first_reason_to_close_is_sent() -> None:
     peer = Peer(FakeService())
 
     peer.connection.fail(SessionReplaced("first"))
@@ -437,7 +437,7 @@ def answer(service_hold: FakeService) -> None:
     connection.resume()
 
 
-def test_what_came_in_the_same_read_is_served_behind_the_answer(service_hold: FakeService) -> None:
+def test_what_came_in_the_same_read_is_served_after_the_answer(service_hold: FakeService) -> None:
     peer = Peer(service_hold)
 
     peer.send(request(1, FIRST, []) + request(2, ECHO, "a") + request(3, ECHO, "b"))
@@ -471,7 +471,7 @@ def test_a_request_from_the_backlog_can_hold_up_the_rest_of_it(service_hold: Fak
     assert peer.answers() == [ok(8, "b")]
 
 
-def test_a_full_read_behind_it_is_not_read_on(service_hold: FakeService) -> None:
+def test_a_full_read_after_it_is_not_read_on(service_hold: FakeService) -> None:
     peer = Peer(service_hold)
     much = request(2, ECHO, bytes(300 << 10))
 
@@ -493,7 +493,7 @@ def test_the_end_of_the_connection_lets_go_of_what_waits(service_hold: FakeServi
     assert (peer.answers(), service_hold.served, service_hold.budget.used) == ([], [], 0)
 
 
-def test_a_broker_that_stops_answers_it_and_serves_nothing_behind_it(service_hold: FakeService) -> None:
+def test_a_broker_that_stops_answers_it_and_serves_nothing_after_it(service_hold: FakeService) -> None:
     peer = Peer(service_hold)
     peer.send(request(1, FIRST, []) + request(2, ECHO, "a"))
 
@@ -514,7 +514,7 @@ def staying(service: FakeService, *, greet: bool = True) -> Peer:
     return peer
 
 
-def test_what_comes_behind_the_end_is_dropped_until_the_peer_has_closed() -> None:
+def test_what_comes_after_the_end_is_dropped_until_the_peer_has_closed() -> None:
     service = FakeService()
     peer = staying(service)
 
@@ -554,7 +554,7 @@ def test_a_peer_that_does_not_go_and_floods_is_closed_at_once() -> None:
     assert peer.transport.ended
 
 
-def test_a_connection_too_many_is_told_so_also_while_its_hello_comes() -> None:
+def test_a_connection_too_many_gets_the_reason_also_while_its_hello_comes() -> None:
     service = FakeService()
     service.refusal = TooManyConnections("enough")
 
@@ -608,7 +608,7 @@ def test_an_answer_that_no_client_would_take_is_refused_instead() -> None:
 
 
 @pytest.mark.virtual_time
-async def test_of_many_connections_too_many_only_a_few_are_kept_while_they_are_told() -> None:
+async def test_of_many_connections_too_many_only_a_few_are_kept_for_their_reason() -> None:
     async with InMemoryBroker(max_connections=1) as broker, Client(broker) as client:
         peers = []
         for _ in range(100):
@@ -869,7 +869,7 @@ def test_a_blocked_peer_is_kept_the_newest_push_of_each_key_and_gets_it_when_it_
     assert [answer[3] for answer in peer.answers() if answer[0] == frames.PUSH] == [["a", 999], ["b", 999]]
 
 
-def test_pushes_that_nobody_reads_end_the_connection_before_they_fill_the_memory() -> None:
+def test_unread_pushes_end_the_connection_before_they_fill_the_memory() -> None:
     service = FakeService()
     peer = Peer(service)
     peer.transport.takes = False
@@ -955,7 +955,7 @@ def test_all_speak_at_the_end_of_the_turn_and_each_once() -> None:
     assert said == ["a", "b", "c"]
 
 
-def test_whoever_is_flushed_at_once_does_not_speak_again_at_the_end_of_the_turn() -> None:
+def test_a_connection_flushed_at_once_is_not_flushed_again_at_the_end_of_the_turn() -> None:
     loop, said = Turns(), list[str]()
     outgoing = ReplyBatch(loop.call_soon)
     speaker: Any = Speaker(said, "a")

@@ -65,7 +65,7 @@ def test_another_frame_has_its_own_time_and_reading_a_little_is_progress() -> No
     assert isinstance(patience.judge(80.0, IDLE._replace(unread=5, taken=1), LIMITS), SlowReader)
 
 
-def test_while_others_wait_for_memory_nobody_has_more_time_than_otherwise() -> None:
+def test_while_others_wait_for_memory_no_peer_has_more_time_than_otherwise() -> None:
     contended = IDLE._replace(unfinished=0, contended=True)
 
     assert PeerTimeouts(0.0).judge(2.0, contended, PeerLimits(10.0, 2.0)) is None
@@ -89,7 +89,7 @@ def come(admission: Admission, count: int) -> tuple[list[PeerAdmission], list[To
     return peers, [admission.opened(cast(Connection, peer)) for peer in peers]
 
 
-def test_one_beyond_the_limit_is_told_why_and_gets_in_when_another_has_left() -> None:
+def test_one_beyond_the_limit_gets_the_reason_and_gets_in_when_another_has_left() -> None:
     admission = Admission(2)
     peers, (*taken, refused) = come(admission, 3)
 
@@ -111,7 +111,7 @@ def test_one_that_was_turned_away_and_ends_frees_no_place() -> None:
     assert come(admission, 1)[1] != [None]
 
 
-def test_of_those_that_are_being_told_why_the_eldest_makes_room() -> None:
+def test_the_eldest_refused_connection_makes_room() -> None:
     admission = Admission(1)
     peers, _ = come(admission, 1 + MAX_TURNED_AWAY)
     assert not any(peer.aborted for peer in peers)
@@ -389,7 +389,7 @@ def test_who_waits_is_served_in_order_when_room_is_given_back() -> None:
     assert budget.used == 100
 
 
-def test_nobody_overtakes_who_waits_for_more() -> None:
+def test_a_waiting_connection_is_never_overtaken() -> None:
     budget = ReceiveBudget(100)
     small, large, late = (Holder(budget) for _ in range(3))
     small.want(50)
@@ -416,7 +416,7 @@ def test_who_needs_less_than_it_holds_always_gets_it_and_leaves_the_line() -> No
     assert budget.used == 95
 
 
-def test_who_waits_and_goes_away_does_not_block_those_behind() -> None:
+def test_a_waiting_connection_that_closes_does_not_block_later_ones() -> None:
     budget = ReceiveBudget(100)
     one, two, three = (Holder(budget) for _ in range(3))
     one.want(50)

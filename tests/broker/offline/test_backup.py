@@ -26,7 +26,7 @@ def live(memory_path: Path) -> Opened:
 
 
 @pytest.mark.parametrize("link", [False, True])
-def test_a_copy_holds_what_was_durable_and_nothing_behind(live: Opened, memory_path: Path, link: bool) -> None:
+def test_a_copy_holds_what_was_durable_and_nothing_after(live: Opened, memory_path: Path, link: bool) -> None:
     durable = live.store.log.durable
     live.stage(b"not durable")
     live.write()
@@ -72,7 +72,7 @@ FAULTS = [
     ("op", "part", "is_there"),
     [*((*fault, is_there) for fault in FAULTS for is_there in (False, True)), ("rename", "copy/config", True)],
 )
-def test_a_copy_that_fails_leaves_nothing_behind(
+def test_a_copy_that_fails_leaves_nothing(
     live: Opened, memory_path: Path, op: str, part: str, *, is_there: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if is_there:
@@ -90,7 +90,7 @@ def test_a_copy_that_fails_leaves_nothing_behind(
     live.close()
 
 
-def test_a_copy_that_is_interrupted_leaves_nothing_behind(live: Opened, memory_path: Path) -> None:
+def test_a_copy_that_is_interrupted_leaves_nothing(live: Opened, memory_path: Path) -> None:
     def interrupt(size: int) -> None:
         raise KeyboardInterrupt
 
@@ -101,7 +101,7 @@ def test_a_copy_that_is_interrupted_leaves_nothing_behind(live: Opened, memory_p
     live.close()
 
 
-def test_a_copy_whose_segments_vanish_every_time_leaves_nothing_behind(
+def test_a_copy_whose_segments_vanish_every_time_leaves_nothing(
     live: Opened, memory_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = FaultyFiles()
@@ -142,7 +142,7 @@ def test_an_empty_folder_is_filled_where_it_is(
     live.close()
 
 
-def test_a_broker_on_another_machine_is_told_apart(memory_path: Path) -> None:
+def test_a_broker_on_another_machine_is_distinguished(memory_path: Path) -> None:
     with pytest.raises(StoreError, match="cannot be seen from here"):
         Backup(memory_path / "nowhere", memory_path / "copy", 0).run()
 

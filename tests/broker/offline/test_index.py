@@ -67,7 +67,7 @@ def test_what_is_no_hint_is_refused(hint: bytes) -> None:
 
 
 @pytest.mark.parametrize(("position", "offset"), [(0, 0), (8, 3), (16, 3), (17, 6), (32, 6), (33, 9), (1000, 9)])
-def test_the_first_offset_behind_a_position_is_known(position: int, offset: int) -> None:
+def test_the_first_offset_after_a_position_is_known(position: int, offset: int) -> None:
     queue = queue_of([(3, 1, 0), (3, 1, 0), (3, 1, 0)])  # at 0, 16 and 32
 
     assert queue.first_after(position) == offset

@@ -221,7 +221,7 @@ async def test_segments_that_went_since_the_hint_are_lost_messages(stopped: Path
     assert layout.parse_header(behind.batches).base_offset == answer.next_offset
 
 
-async def test_offsets_behind_the_end_are_empty_or_out_of_range(stopped: Path) -> None:
+async def test_offsets_after_the_end_are_empty_or_out_of_range(stopped: Path) -> None:
     with OfflineLog(str(stopped)) as log:
         assert (pulled(log, 30).status, pulled(log, 30).next_offset) == (ops.EMPTY, 30)
         assert pulled(log, 31).status == OffsetOutOfRange.code

@@ -66,7 +66,7 @@ def test_a_missing_segment_is_found_as_damage(store: Path) -> None:
     assert not verify(store).log_is_sound
 
 
-def test_a_torn_tail_is_told_and_is_no_damage(store: Path) -> None:
+def test_a_torn_tail_is_reported_and_does_not_count_as_damage(store: Path) -> None:
     with open(segment_files(store)[-1], "ab") as file:
         file.write(b"torn")
 

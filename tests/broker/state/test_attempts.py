@@ -79,7 +79,7 @@ def test_a_commit_where_nothing_failed_forgets_nothing(table: AttemptTable) -> N
 
 
 @pytest.mark.parametrize(("queue_end", "left"), [(6, [(4, 6)]), (5, [(4, 5)]), (4, []), (0, [])])
-def test_messages_at_or_behind_the_end_of_a_shortened_queue_are_forgotten(
+def test_messages_at_or_after_the_end_of_a_shortened_queue_are_forgotten(
     table: AttemptTable, queue_end: int, left: list[tuple[int, int]]
 ) -> None:
     table.record("g", Q0, [AttemptRun(4, 6, 3)])

@@ -43,14 +43,14 @@ def test_a_group_that_never_committed_is_marked_at_the_first_message(table: Susp
     assert table.get("g", Q0) == CrashMark(0, 2, 3, True)
 
 
-def test_the_second_end_at_the_same_offset_asks_for_care_up_to_where_anybody_had_read(table: SuspectTable) -> None:
+def test_the_second_end_at_the_same_offset_asks_for_care_up_to_the_last_read_offset(table: SuspectTable) -> None:
     abandon(table, 5, 9)
     abandon(table, 5, 7)
 
     assert table.get("g", Q0) == CrashMark(5, 2, 9, True)
 
 
-def test_progress_between_two_ends_begins_the_count_anew(table: SuspectTable) -> None:
+def test_progress_between_two_ends_begins_the_count_again(table: SuspectTable) -> None:
     abandon(table, 5, 9)
     table.committed("g", Q0, 6)
     assert table.get("g", Q0) == NOTHING
@@ -138,7 +138,7 @@ def test_announcing_twice_is_no_news(table: SuspectTable) -> None:
 @pytest.mark.parametrize(
     ("end", "left"), [(9, CrashMark(5, 2, 9, True)), (7, CrashMark(5, 2, 7, True)), (5, NOTHING), (0, NOTHING)]
 )
-def test_what_recovery_cut_off_is_held_against_nobody(table: SuspectTable, end: int, left: CrashMark) -> None:
+def test_what_recovery_cut_off_suspects_no_message(table: SuspectTable, end: int, left: CrashMark) -> None:
     abandon(table, 5, 9)
     abandon(table, 5, 9)
     before = list(table.rows())

@@ -37,7 +37,7 @@ def states(table_plain: HandledTable) -> dict[int, int]:
     return {offset: state for offset, state in found.items() if state != WAITING}
 
 
-def test_states_are_known_by_message_and_told_in_runs(table_plain: HandledTable) -> None:
+def test_states_are_known_by_message_and_reported_in_runs(table_plain: HandledTable) -> None:
     assert states(table_plain) == {2: REPLAYED, 3: REPLAYED, 4: REPLAYED, 5: DROPPED, 9: DROPPED}
     assert table_plain.runs(TOPIC, 0, 9) == [DeadRun(2, 5, REPLAYED), DeadRun(5, 6, DROPPED), DeadRun(9, 10, DROPPED)]
     assert (table_plain.counts(TOPIC), table_plain.length(TOPIC)) == ((3, 2), 3)
@@ -58,7 +58,7 @@ def test_states_are_known_by_message_and_told_in_runs(table_plain: HandledTable)
         (10, 2, []),
     ],
 )
-def test_runs_are_told_page_by_page(
+def test_runs_are_reported_page_by_page(
     table_plain: HandledTable, from_offset: int, limit: int, found: list[tuple[int, int, int]]
 ) -> None:
     assert table_plain.runs(TOPIC, from_offset, limit) == found
@@ -124,7 +124,7 @@ def test_a_topic_that_is_gone_takes_it_all(table_plain: HandledTable) -> None:
     assert (table_plain.topics(), list(table_plain.rows())) == ([], [])
 
 
-def test_all_of_it_is_told_again_in_pieces() -> None:
+def test_rows_bring_everything_back_in_pieces() -> None:
     table_plain, again = HandledTable(), HandledTable()
     table_plain.apply(table_plain.change(TOPIC, range(0, 2 * PIECE_RUNS + 2, 2), DROPPED))
 

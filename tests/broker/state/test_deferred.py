@@ -159,7 +159,7 @@ entries = st.builds(
 
 @quick
 @given(st.lists(entries, max_size=40, unique_by=lambda entry: entry.position), entries, st.integers(1, 50))
-def test_a_page_holds_what_lies_behind_a_place(waiting: list[DeferredBatch], place: DeferredBatch, limit: int) -> None:
+def test_a_page_holds_what_lies_after_a_place(waiting: list[DeferredBatch], place: DeferredBatch, limit: int) -> None:
     table = table_of(*waiting, chunk=4)
 
     page = table.page(DeliveryMark(*place[:2]), limit)
@@ -372,7 +372,7 @@ def test_every_time_can_be_shown() -> None:
 @pytest.mark.parametrize(
     ("ahead_us", "earliest"), [(-SECOND, NOW), (50_000, NOW + 50_000), (50_001, NOW), (3600 * SECOND, NOW)]
 )
-def test_a_start_with_a_clock_that_is_far_behind_goes_by_that_clock(
+def test_a_start_with_a_clock_that_was_set_far_back_goes_by_that_clock(
     delays: Delays, table: DelayTable, ahead_us: int, earliest: int
 ) -> None:
     table.reach(DeliveryMark(NOW + ahead_us, 8))

@@ -71,7 +71,7 @@ def test_the_silence_of_one_does_not_take_the_answer_of_another() -> None:
 
 
 @pytest.mark.parametrize("members", [[], [AWAY]])
-def test_without_anybody_to_ask_it_is_over_at_once(members: list[AskedMember]) -> None:
+def test_an_inquiry_without_members_is_over_at_once(members: list[AskedMember]) -> None:
     table = InquiryTable(1.0)
 
     assert table.begin("admin", 1, members, now=0.0).is_over
@@ -90,7 +90,7 @@ def test_a_member_that_loses_its_connection_will_not_answer() -> None:
     assert table.answer(inquiry.tokens[0], b"A", b"over a new connection", now=0.2) is None
 
 
-def test_who_asked_and_is_gone_leaves_nothing_behind() -> None:
+def test_who_asked_and_is_gone_leaves_nothing() -> None:
     table = InquiryTable(1.0, most=2)
     inquiry = table.begin("admin", 1, [A, B], now=0.0)
     table.answer(inquiry.tokens[0], b"A", b"by a", now=0.1)

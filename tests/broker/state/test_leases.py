@@ -144,7 +144,7 @@ def test_an_expired_lease_is_freed_by_the_sweep_not_by_its_former_owner(
     assert table.expire(now=100.0 + age) == ([] if freed else [lease])
 
 
-def test_a_revoked_lease_fences_its_owner_and_is_nobody_elses_until_it_is_given_back(table: LeaseTable) -> None:
+def test_a_revoked_lease_fences_its_owner_and_is_not_granted_until_it_is_released(table: LeaseTable) -> None:
     lease = granted_plain(table.acquire("g", Q0_PLAIN, A_PLAIN, "a", now=0.0))
 
     new = granted_plain(table.revoke("g", Q0_PLAIN, now=1.0))
@@ -159,7 +159,7 @@ def test_a_revoked_lease_fences_its_owner_and_is_nobody_elses_until_it_is_given_
     assert granted_plain(table.acquire("g", Q0_PLAIN, B_PLAIN, "b", now=2.0)).epoch > new.epoch
 
 
-def test_whoever_acquires_a_revoked_lease_again_has_an_epoch_that_the_old_one_does_not_give_back(
+def test_reacquiring_a_revoked_lease_gives_an_epoch_that_the_old_one_cannot_release(
     table: LeaseTable,
 ) -> None:
     lease = granted_plain(table.acquire("g", Q0_PLAIN, A_PLAIN, "a", now=0.0))
@@ -294,7 +294,7 @@ def test_owners_have_the_full_time_from_when_the_port_opens(table: LeaseTable) -
     ("renewed_at", "ends_at"),
     [(0.0, 160.0), (105.0, 170.0), (110.0, 170.0), (130.0, 190.0)],  # the last: promised longer than from now
 )
-def test_time_in_which_nobody_could_renew_is_added_and_never_taken(renewed_at: float, ends_at: float) -> None:
+def test_time_without_renewals_extends_leases_and_never_shortens_them(renewed_at: float, ends_at: float) -> None:
     table = LeaseTable(60.0)
     table.restore(LeaseGranted("g", "orders", 0, A_PLAIN, "a", 9), now=renewed_at)
 
@@ -442,7 +442,7 @@ class Locks(RuleBasedStateMachine):
 TestLocks = Locks.TestCase
 
 
-def test_live_leases_are_told_by_group(table: LeaseTable) -> None:
+def test_live_leases_are_reported_by_group(table: LeaseTable) -> None:
     table.acquire("a", Q0_PLAIN, A_PLAIN, "a", now=0.0)
     table.acquire("b", Q0_PLAIN, A_PLAIN, "a", now=10.0)
 

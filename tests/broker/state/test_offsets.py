@@ -59,7 +59,7 @@ def test_replay_takes_the_log_at_its_word_also_when_it_goes_back(table: OffsetTa
 
 
 @pytest.mark.parametrize(("end", "lowered", "stands"), [(9, True, 9), (10, False, 10), (11, False, 10)])
-def test_an_offset_behind_the_end_of_a_shortened_queue_is_lowered_to_it(
+def test_an_offset_after_the_end_of_a_shortened_queue_is_lowered_to_it(
     table: OffsetTable, end: int, lowered: bool, stands: int
 ) -> None:
     table.commit("g", Q0, 10)
@@ -201,7 +201,7 @@ def with_dead_letters() -> Ledger:
     return ledger
 
 
-def test_all_are_told_apart() -> None:
+def test_all_are_distinguished() -> None:
     kinds = {Committed, Attempted, Suspected, Copied, DeadHandled}
 
     assert {type(row) for row in with_dead_letters().rows()} == kinds

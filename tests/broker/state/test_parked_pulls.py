@@ -85,7 +85,7 @@ def test_all_that_wait_can_be_listed_and_go_on_waiting(table: ParkedPullTable) -
     assert len(table) == 2
 
 
-def test_pulls_that_are_woken_at_once_leave_nothing_behind(table: ParkedPullTable) -> None:
+def test_pulls_that_are_woken_at_once_leave_nothing(table: ParkedPullTable) -> None:
     waiting = [table.park("c0", "waits", (Q1,), 1e9) for _ in range(10)]
 
     for _ in range(10_000):

@@ -100,7 +100,7 @@ def test_a_gap_is_refused_with_the_number_that_is_next_and_spends_nothing(table:
     store(table, 2, 3)
 
 
-def test_a_batch_that_was_admitted_and_not_recorded_holds_up_those_behind_it(table: ProducerTable) -> None:
+def test_a_batch_that_was_admitted_and_not_recorded_holds_up_those_after_it(table: ProducerTable) -> None:
     assert admit(table, 5) is None  # the disk is full
 
     with pytest.raises(OutOfSequence):
@@ -255,7 +255,7 @@ def test_a_hello_tells_when_it_raised_the_epoch(
 # What a hello is told
 
 
-def test_a_hello_is_told_what_became_of_each_number(table: ProducerTable) -> None:
+def test_a_hello_learns_what_became_of_each_number(table: ProducerTable) -> None:
     store(table, 1, 2)
     refuse(table, 3)
     store(table, 4)
@@ -265,7 +265,7 @@ def test_a_hello_is_told_what_became_of_each_number(table: ProducerTable) -> Non
     assert told(table, 9) == Resumed(9, True, 9, [])
 
 
-def test_a_producer_that_is_not_known_is_told_so_until_it_has_spent_a_number(table: ProducerTable) -> None:
+def test_a_producer_is_unknown_until_it_has_spent_a_number(table: ProducerTable) -> None:
     for first in (7, 7, 9):
         assert told(table, first) == Resumed(first, False, first, [])
 
@@ -274,14 +274,14 @@ def test_a_producer_that_is_not_known_is_told_so_until_it_has_spent_a_number(tab
     assert told(table, 9) == Resumed(10, True, 9, [known(9)])
 
 
-def test_a_producer_that_is_forgotten_before_the_answer_is_told_that_it_is_not_known(table: ProducerTable) -> None:
+def test_a_producer_that_is_forgotten_before_the_answer_is_unknown(table: ProducerTable) -> None:
     store(table, 1)
     table.expire(now=1e9)
 
     assert table.resumed(P, 0, 1, last=1) == Resumed(1, False, 1, [])
 
 
-def test_at_most_256_fates_are_told_and_what_lies_before_is_not_known(table: ProducerTable) -> None:
+def test_at_most_256_fates_are_reported_and_what_lies_before_is_not_known(table: ProducerTable) -> None:
     store(table, *range(1, 301))
 
     resumed = told(table, 1)
@@ -296,7 +296,7 @@ def test_a_number_between_stored_ones_was_not_stored_whatever_else_is_known_of_i
     assert told(table, 4).fates == [known(4), Spent(5, 0, 0), known(6)]
 
 
-def test_what_a_failed_write_took_back_is_not_told_as_stored(table: ProducerTable) -> None:
+def test_what_a_failed_write_took_back_is_not_reported_as_stored(table: ProducerTable) -> None:
     store(table, 1, 2, 3)
     table.resume(P, 0, 1, now=0.0)
     table.retract(P, 0, 2)
@@ -304,7 +304,7 @@ def test_what_a_failed_write_took_back_is_not_told_as_stored(table: ProducerTabl
     assert table.resumed(P, 0, 1, last=3) == Resumed(2, True, 1, [known(1)])
 
 
-def test_what_came_after_the_hello_is_not_told(table: ProducerTable) -> None:
+def test_what_came_after_the_hello_is_not_reported(table: ProducerTable) -> None:
     store(table, 1, 2, 3)
 
     assert table.resumed(P, 0, 1, last=1) == Resumed(2, True, 1, [known(1)])
@@ -313,7 +313,7 @@ def test_what_came_after_the_hello_is_not_told(table: ProducerTable) -> None:
 # Writes that fail, and recovery
 
 
-def test_a_write_that_failed_takes_back_its_batch_and_all_behind_it(table: ProducerTable) -> None:
+def test_a_write_that_failed_takes_back_its_batch_and_all_after_it(table: ProducerTable) -> None:
     store(table, 1, 2, 3, 4)
 
     table.retract(P, 0, 3)
@@ -335,7 +335,7 @@ def test_a_batch_that_was_taken_back_is_never_answered_as_a_duplicate(table: Pro
         admit(table, 3)
 
 
-def test_a_refusal_behind_a_write_that_failed_is_taken_back_too(table: ProducerTable) -> None:
+def test_a_refusal_after_a_write_that_failed_is_taken_back_too(table: ProducerTable) -> None:
     store(table, 1)
     refuse(table, 2)
     store(table, 3)
@@ -403,7 +403,7 @@ def test_recovery_ends_with_the_highest_epoch(table: ProducerTable) -> None:
         admit(table, 3, epoch=1)
 
 
-def test_a_line_that_begins_anew_in_the_log_replaces_the_forgotten_one(table: ProducerTable) -> None:
+def test_a_line_that_begins_again_in_the_log_replaces_the_forgotten_one(table: ProducerTable) -> None:
     for epoch, sequence in ((1, 100), (0, 1), (0, 2)):
         table.record(P, epoch, *known(sequence), now=0.0)
 
@@ -818,7 +818,7 @@ def test_a_walk_over_the_whole_log_keeps_its_rings_when_it_meets_rows_without() 
 
 
 @pytest.mark.parametrize("row", [ProducerKnown(P, 0, 1, 0.0, b""), ProducerKnown(P, 1, 9, 0.0, b"")])
-def test_a_row_of_another_line_replaces_what_the_log_told(row: ProducerKnown) -> None:
+def test_a_row_of_another_epoch_replaces_what_the_log_said(row: ProducerKnown) -> None:
     table = filled(1, 2)
 
     table.apply(row, 0.0)

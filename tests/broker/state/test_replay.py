@@ -286,7 +286,7 @@ async def test_progress_that_rode_on_a_pull_survives_a_clean_stop_at_once(broker
 
 
 @pytest.mark.virtual_time
-async def test_progress_that_a_new_owner_was_told_is_never_lost(broker: InMemoryBroker, memory_path: Path) -> None:
+async def test_progress_that_a_new_owner_received_is_never_lost(broker: InMemoryBroker, memory_path: Path) -> None:
     one, epoch = await holder(broker)
     async with one, Client(broker, "b") as two:
         await two.join()
@@ -317,7 +317,7 @@ async def test_whatever_was_acknowledged_is_in_a_copy_made_right_then(
 
 
 @pytest.mark.virtual_time
-async def test_an_offset_behind_the_end_of_a_shortened_queue_is_lowered_and_said_so(
+async def test_an_offset_after_the_end_of_a_shortened_queue_is_lowered_and_said_so(
     memory_path: Path, logs: list[dict[str, object]]
 ) -> None:
     opened = Opened(memory_path)

@@ -58,7 +58,7 @@ def test_the_end_of_a_replaced_connection_does_not_touch_the_session(table: Sess
     assert session.connection == "c2"
 
 
-def test_the_end_of_a_connection_of_nobody_is_ignored(table: SessionTable) -> None:
+def test_the_end_of_an_unknown_connection_is_ignored(table: SessionTable) -> None:
     assert not table.lost(A, "c1", now=0.0)
 
 
@@ -139,7 +139,7 @@ def test_one_that_was_lost_before_and_came_back_does_not_hold_up_another(table: 
     assert table.expire(now=6.5) == [b]
 
 
-def test_a_session_that_comes_and_goes_leaves_nothing_behind(table: SessionTable) -> None:
+def test_a_session_that_comes_and_goes_leaves_nothing(table: SessionTable) -> None:
     for turn in range(100):
         table.hello(A, "billing", turn, now=turn * 0.01)
         table.lost(A, turn, now=turn * 0.01)
@@ -147,7 +147,7 @@ def test_a_session_that_comes_and_goes_leaves_nothing_behind(table: SessionTable
     assert len(table._heap) == 1
 
 
-def test_a_session_that_ended_and_begins_anew_ends_again(table: SessionTable) -> None:
+def test_a_session_that_ended_and_begins_again_ends_again(table: SessionTable) -> None:
     for now in (0.0, 100.0):
         session, _ = table.hello(A, "billing", "c1", now=now)
         table.lost(A, "c1", now=now)
@@ -224,11 +224,11 @@ class Sessions(RuleBasedStateMachine):
 TestSessions = Sessions.TestCase
 
 
-def test_sessions_are_told_apart_by_identity() -> None:
+def test_sessions_are_distinguished_by_identity() -> None:
     assert Session(A, "m", None, 0.0) != Session(A, "m", None, 0.0)
 
 
-def test_all_sessions_have_the_full_grace_after_time_in_which_nobody_was_answered(table: SessionTable) -> None:
+def test_all_sessions_have_the_full_grace_after_time_without_answers(table: SessionTable) -> None:
     table.hello(A, "a", "connection a", now=0.0)
     table.hello(B, "b", "connection b", now=0.0)
     table.lost(A, "connection a", now=1.0)

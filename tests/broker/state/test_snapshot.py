@@ -98,7 +98,7 @@ def test_a_snapshot_brings_all_tables_back(memory_path: Path) -> None:
     opened.close()
 
 
-def test_what_is_known_of_dead_letters_that_retention_took_is_not_told(memory_path: Path) -> None:
+def test_what_is_known_of_dead_letters_that_retention_took_is_not_reported(memory_path: Path) -> None:
     opened, tables = Opened(memory_path), Tables()
     tables.fill()
     opened.append(*[b"x"] * 9, to=MessageQueue("%DLQ%g", 0))
@@ -136,7 +136,7 @@ def test_the_end_says_where_and_how_much(memory_path: Path) -> None:
     opened.close()
 
 
-def test_a_lease_that_ran_out_is_not_told(memory_path: Path) -> None:
+def test_a_lease_that_ran_out_is_not_reported(memory_path: Path) -> None:
     opened, tables = Opened(memory_path), Tables()
     tables.fill()
 
@@ -146,7 +146,7 @@ def test_a_lease_that_ran_out_is_not_told(memory_path: Path) -> None:
     opened.close()
 
 
-def test_people_are_told_of_topics_leases_and_offsets_and_where_that_was(memory_path: Path) -> None:
+def test_the_exported_files_have_topics_leases_and_offsets_and_their_position(memory_path: Path) -> None:
     opened, tables = Opened(memory_path), Tables()
     tables.fill()
     opened.append(b"a")
@@ -190,7 +190,7 @@ CHANGES: list[Change] = [
 ]
 
 
-def test_topics_offsets_and_locks_are_told_with_the_position_they_are_true_at() -> None:
+def test_topics_offsets_and_locks_are_reported_with_the_position_they_are_true_at() -> None:
     assert documents(CHANGES) == {
         "topics.json": {
             "position": 800,

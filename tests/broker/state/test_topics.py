@@ -233,7 +233,7 @@ def test_a_younger_generation_from_the_log_says_that_it_ends_the_older() -> None
     assert list(map(Topic.made, table_life.all())) == [second]
 
 
-def test_generations_of_topics_that_nobody_remembers_stay_used() -> None:
+def test_generations_of_forgotten_topics_stay_used() -> None:
     table_life = TopicTable()
     table_life.restore_generation(41)
     table_life.restore_generation(7)

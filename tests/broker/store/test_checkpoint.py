@@ -155,7 +155,7 @@ def test_a_start_after_a_clean_stop_reads_no_batch_and_opens_no_index(tmp_path: 
     again.close()
 
 
-def test_a_start_after_a_crash_reads_only_what_lies_behind_the_checkpoint(tmp_path: Path) -> None:
+def test_a_start_after_a_crash_reads_only_what_lies_after_the_checkpoint(tmp_path: Path) -> None:
     opened = build(tmp_path)
     opened.store.abandon()
 
@@ -235,7 +235,7 @@ def test_a_checkpoint_of_another_history_of_the_log_is_ignored(tmp_path: Path, l
     again.close()
 
 
-def test_a_log_that_ends_before_its_checkpoint_has_lost_what_was_durable_and_goes_on_behind_it(tmp_path: Path) -> None:
+def test_a_log_that_ends_before_its_checkpoint_continues_after_it(tmp_path: Path) -> None:
     opened = build(tmp_path)
     end = opened.append(b"lost", b"too").physical_offset
     opened.checkpoint()

@@ -43,7 +43,7 @@ def names(path: Path) -> list[int]:
     return sorted(int(file.name) for file in path.iterdir())
 
 
-def test_staged_runs_get_positions_one_behind_the_other_and_exist_once_written(tmp_path: Path) -> None:
+def test_staged_runs_get_positions_one_after_the_other_and_exist_once_written(tmp_path: Path) -> None:
     log = make(tmp_path)
 
     log.stage(b"a", b"bc", 3)
@@ -257,7 +257,7 @@ def test_dropping_segments_removes_their_files(tmp_path: Path) -> None:
     log.close()
 
 
-def test_other_files_beside_the_segments_are_left_alone(tmp_path: Path) -> None:
+def test_other_files_next_to_the_segments_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
 
     log = make(tmp_path, 4)
@@ -305,7 +305,7 @@ def test_readers_of_other_threads_see_the_segments_that_there_are(tmp_path: Path
     log.close()
 
 
-def test_a_log_that_lost_its_end_goes_on_behind_what_was_promised(tmp_path: Path) -> None:
+def test_a_log_that_lost_its_end_goes_on_after_what_was_promised(tmp_path: Path) -> None:
     log = make(tmp_path, 1000)
     append(log, b"1234")
 
@@ -368,7 +368,7 @@ def test_a_segment_written_to_while_it_is_synced_stays_open_until_a_sync_covers_
     log.close()
 
 
-def test_a_segment_grows_on_while_the_disk_is_many_segments_behind(tmp_path: Path) -> None:
+def test_a_segment_grows_on_while_many_segments_are_not_synced(tmp_path: Path) -> None:
     log = make(tmp_path, 4)
     for i in range(MAX_UNSYNCED + 5):
         append(log, b"%04d" % i)
@@ -532,7 +532,7 @@ def test_a_frame_is_in_memory_and_counts_until_the_last_of_its_batches_is_gone()
     assert recent.size == 4 + OVERHEAD + 5000
 
 
-def test_a_frame_that_did_not_fit_is_counted_anew_with_its_next_batch() -> None:
+def test_a_frame_that_did_not_fit_is_counted_again_with_its_next_batch() -> None:
     recent, frame = Recent(3000), bytearray(4000)
 
     for position in (0, 100):

@@ -152,7 +152,7 @@ def test_one_sync_releases_every_turn_that_it_covers_in_order(rig: Rig) -> None:
     assert rig.story == ["a stored", "b stored", "c stored"]
 
 
-def test_readers_see_a_batch_before_its_sender_is_told(rig: Rig) -> None:
+def test_readers_see_a_batch_before_its_reply(rig: Rig) -> None:
     seen: list[int] = []
     rig.opened.stage(b"a")
     rig.committer.when_durable(lambda: seen.append(rig.store.queue(ORDERS).readable))
@@ -261,7 +261,7 @@ def test_changes_of_a_failed_write_are_kept_in_order_and_their_answers_wait(rig:
     rig.opened = again
 
 
-def test_the_log_is_behind_the_tables_until_a_change_is_written(rig: Rig) -> None:
+def test_tables_have_unwritten_changes_until_a_change_is_written(rig: Rig) -> None:
     rig.break_disk()
     rig.committer.record(Committed("g", *ORDERS, 1))
     rig.loop.turn()
@@ -314,7 +314,7 @@ def test_an_answer_that_raises_does_not_hold_the_others_back(rig: Rig, logs: lis
     assert [entry["event"] for entry in logs] == ["answer.failed"]
 
 
-def test_a_ticket_that_raises_when_told_of_a_failure_does_not_hold_the_others_back(rig: Rig) -> None:
+def test_a_ticket_that_raises_on_failure_does_not_delay_the_others(rig: Rig) -> None:
     class Broken(Ticket):
         def failed(self, error: OSError) -> None:
             raise RuntimeError("a defect")
@@ -373,7 +373,7 @@ def test_who_can_be_refused_is_refused_by_a_failed_write_and_is_not_answered_lat
     assert rig.committer.refusal is None
 
 
-def test_a_failed_write_that_left_nothing_behind_refuses_nothing_further(rig: Rig) -> None:
+def test_a_failed_write_that_left_nothing_refuses_nothing_further(rig: Rig) -> None:
     rig.send("a")
     rig.break_disk()
     rig.loop.turn()
@@ -413,7 +413,7 @@ def test_a_snapshot_that_cannot_be_written_is_tried_again_after_a_while(memory_p
     again.close()
 
 
-def test_the_end_of_a_turn_and_what_is_durable_are_told(rig: Rig) -> None:
+def test_the_end_of_a_turn_and_what_is_durable_are_reported(rig: Rig) -> None:
     rig.committer.turn_over = lambda: rig.story.append("turn over")
     rig.committer.on_synced = lambda position: rig.story.append(f"synced {position}")
 
@@ -436,7 +436,7 @@ def _headers(path: Path) -> list[layout.Header]:
     return found
 
 
-def test_what_holds_only_together_is_written_at_once_and_true_before_anybody_looks(rig: Rig) -> None:
+def test_changes_that_hold_only_together_are_written_at_once_and_true_before_other_callbacks(rig: Rig) -> None:
     rig.committer.record(Committed("g", *ORDERS, 1))
     rig.opened.stage(b"copy")
 

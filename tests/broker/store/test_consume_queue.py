@@ -195,7 +195,7 @@ def test_an_offset_inside_a_batch_finds_that_batch(tmp_path: Path, in_files: boo
 
 
 @pytest.mark.parametrize("in_files", [False, True])
-def test_nothing_behind_the_readable_end_is_found(tmp_path: Path, in_files: bool) -> None:
+def test_nothing_after_the_readable_end_is_found(tmp_path: Path, in_files: bool) -> None:
     queue = make(tmp_path, recent_batches=1 if in_files else 100)
     fill(queue, [Run(0, 80, (0,) * 10), Run(80, 40, (0,) * 5), Run(120, 40, (0,) * 5), Run(160, 8, (0,))])
     flush(queue)

@@ -55,7 +55,7 @@ def test_what_cannot_be_written_out_early_is_left_for_the_sync() -> None:
         os.close(writing)
 
 
-def test_an_early_write_that_fails_is_told() -> None:
+def test_an_early_write_that_fails_is_reported() -> None:
     with pytest.raises(OSError) as failure:
         Files().begin_writeback(-1, 10, 0)
     assert failure.value.errno == errno.EBADF
@@ -73,7 +73,7 @@ def test_writing_all_goes_on_after_short_writes(tmp_path: Path, at_most: int) ->
     files.close(fd)
 
 
-def test_replacing_a_file_leaves_no_other_behind(tmp_path: Path) -> None:
+def test_replacing_a_file_leaves_no_other(tmp_path: Path) -> None:
     file = tmp_path / "x.json"
 
     Files().replace_file(file, b"old, and longer")

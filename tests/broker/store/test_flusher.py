@@ -112,7 +112,7 @@ def test_many_requests_share_one_sync() -> None:
         assert log.began.empty()
 
 
-def test_a_failed_sync_is_told_once_and_never_tried_again() -> None:
+def test_a_failed_sync_is_reported_once_and_never_tried_again() -> None:
     log, posts = ScriptedLog(), Posts()
     error = OSError(errno.EIO, os.strerror(errno.EIO))
     with flushing(log, posts) as flusher:
@@ -129,7 +129,7 @@ def test_a_failed_sync_is_told_once_and_never_tried_again() -> None:
         assert log.began.empty()
 
 
-def test_a_defect_in_a_sync_is_told_like_a_failed_disk(logs: list[dict[str, object]]) -> None:
+def test_a_defect_in_a_sync_is_reported_like_a_failed_disk(logs: list[dict[str, object]]) -> None:
     log, posts = ScriptedLog(), Posts()
     error = ValueError("a defect")
     with flushing(log, posts) as flusher:
@@ -216,7 +216,7 @@ def test_the_system_is_asked_to_write_out_what_came_since_it_was_last_asked() ->
         assert log.began.empty()
 
 
-def test_a_sync_that_somebody_waits_for_is_not_put_off_by_it() -> None:
+def test_a_sync_with_waiting_sends_is_not_delayed_by_it() -> None:
     log, posts = ScriptedLog(), Posts()
     with flushing(log, posts) as flusher:
         log.written = 2 * EARLY
@@ -242,7 +242,7 @@ def test_a_disk_slower_than_the_senders_is_synced_when_the_interval_is_over() ->
         began(log)
 
 
-def test_a_failure_to_write_out_is_told_like_a_failed_sync() -> None:
+def test_a_failure_to_write_out_is_reported_like_a_failed_sync() -> None:
     log, posts = ScriptedLog(), Posts()
     error = OSError(errno.EIO, os.strerror(errno.EIO))
 

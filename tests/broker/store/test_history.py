@@ -308,7 +308,7 @@ async def test_two_starts_never_have_the_same_start_id(memory_path: Path) -> Non
     assert len(seen) == 3 and 0 not in seen
 
 
-def test_a_directory_made_anew_under_the_same_inode_is_told_apart_by_its_birth(memory_path: Path) -> None:
+def test_a_directory_made_again_under_the_same_inode_is_distinguished_by_its_birth(memory_path: Path) -> None:
     directory = DataDirectory(memory_path)
     place = directory.place()
     directory.close()

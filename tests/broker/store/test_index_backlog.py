@@ -65,7 +65,7 @@ def test_what_could_not_be_done_waits_on(backlog: IndexBacklog, memory_path: Pat
     assert (again.keys, again.garbage) == (work.keys, [(200, "old")])
 
 
-def test_a_range_without_keys_is_told_with_the_next_work_that_has_some(backlog: IndexBacklog) -> None:
+def test_a_range_without_keys_is_reported_with_the_next_work_that_has_some(backlog: IndexBacklog) -> None:
     """A range that nobody tells the key index of would be a gap that queries look up in the log."""
     backlog.reach(200)
     work = backlog.take(EXTENTS, everything=False, durable=ALL)

@@ -108,7 +108,7 @@ def test_a_log_that_the_network_does_not_give_is_not_taken_for_damaged(memory_pa
     opened.close()
 
 
-def test_a_full_disk_keeps_nobody_from_what_a_damaged_index_hides(
+def test_a_full_disk_does_not_prevent_reading_around_a_damaged_index(
     memory_path: Path, logs: list[dict[str, Any]]
 ) -> None:
     file = build(memory_path)
@@ -122,7 +122,7 @@ def test_a_full_disk_keeps_nobody_from_what_a_damaged_index_hides(
     opened.close()
 
 
-def test_two_entries_that_were_swapped_mislead_nobody(memory_path: Path) -> None:
+def test_two_swapped_entries_mislead_no_reader(memory_path: Path) -> None:
     file = build(memory_path, segment_bytes=1 << 20)
     whole = file.read_bytes()
     file.write_bytes(whole[80:100] + whole[20:])  # the first entry now leads to the third batch
@@ -134,7 +134,7 @@ def test_two_entries_that_were_swapped_mislead_nobody(memory_path: Path) -> None
     opened.close()
 
 
-def test_an_entry_that_leads_to_a_batch_in_memory_misleads_nobody(memory_path: Path) -> None:
+def test_an_entry_that_leads_to_a_batch_in_memory_misleads_no_reader(memory_path: Path) -> None:
     file = build(memory_path, segment_bytes=1 << 20)
     opened = Opened(memory_path)
     position = opened.append(b"x", b"y", b"z").physical_offset  # as large as the first

@@ -317,7 +317,7 @@ def test_the_log_epoch_rises_at_every_start(memory_path: Path) -> None:
     assert epochs == [1, 2, 3]
 
 
-def test_without_a_checkpoint_an_index_left_from_before_is_made_anew(memory_path: Path) -> None:
+def test_without_a_checkpoint_an_index_left_from_before_is_made_again(memory_path: Path) -> None:
     opened = Opened(memory_path)
     bodies = [b"%d" % i for i in range(2 * RECENT_BATCHES + 1)]
     for body in bodies:
@@ -549,7 +549,7 @@ def test_the_sum_does_not_fall_when_a_topic_is_gone() -> None:
     assert traffic.total() == TopicTraffic(4, 310)
 
 
-def test_only_the_busiest_are_told_and_never_too_many() -> None:
+def test_only_the_busiest_are_reported_and_never_too_many() -> None:
     traffic = Traffic()
     for i in range(MAX_LISTED_TOPICS + 10):
         traffic.took(f"t{i}", i + 1, 1)

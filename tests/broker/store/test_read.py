@@ -335,7 +335,7 @@ def test_batches_without_a_wanted_tag_are_left_out(
 
 
 @EVERYWHERE
-def test_a_tag_of_the_same_hash_is_told_apart_by_its_name(memory_path: Path, how: str) -> None:
+def test_a_tag_of_the_same_hash_is_distinguished_by_its_name(memory_path: Path, how: str) -> None:
     store = Store(memory_path, how, ["BB"], ["Aa"], ["BB", "Aa"])
 
     assert bases(store.read(0, "Aa")) == [1, 2]
@@ -404,7 +404,7 @@ def test_a_damaged_body_matters_only_where_the_tag_is_wanted(
 
 @FROM_FILES
 @pytest.mark.parametrize("at", [12, 24, 100, 112, 119, layout.FIXED_HEADER + 1])
-def test_a_damaged_header_may_hide_a_wanted_tag_and_is_always_told(memory_path: Path, how: str, at: int) -> None:
+def test_a_damaged_header_may_hide_a_wanted_tag_and_is_always_reported(memory_path: Path, how: str, at: int) -> None:
     store = Store(memory_path, how, ["b"], ["a"])
     store.spoil(0, at)
 
@@ -416,7 +416,7 @@ def test_a_damaged_header_may_hide_a_wanted_tag_and_is_always_told(memory_path: 
 
 
 @FROM_FILES
-def test_damage_behind_what_is_passed_is_told_by_the_next_read(memory_path: Path, how: str) -> None:
+def test_damage_after_what_is_passed_is_reported_by_the_next_read(memory_path: Path, how: str) -> None:
     store = Store(memory_path, how, ["b"], ["b"], ["a"], ["a"])
     store.spoil(2, 12)
 

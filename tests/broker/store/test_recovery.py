@@ -97,7 +97,7 @@ def test_a_flipped_byte_anywhere_in_the_last_batch_cuts_it(small: Small) -> None
 
 
 @pytest.mark.parametrize("tail", [b"\0" * 8, b"\0" * 4096, b"\xff" * 100, b"RM\x01" * 50, os.urandom(999)])
-def test_whatever_stands_behind_the_last_batch_is_cut(small: Small, tail: bytes) -> None:
+def test_everything_after_the_last_batch_is_cut(small: Small, tail: bytes) -> None:
     whole = small.last.read_bytes()
     small.last.write_bytes(whole + tail)
 
@@ -122,7 +122,7 @@ def test_a_batch_that_says_it_lies_elsewhere_is_cut(small: Small) -> None:
     opened.close()
 
 
-def test_appending_goes_on_behind_the_cut(small: Small) -> None:
+def test_appending_goes_on_after_the_cut(small: Small) -> None:
     whole = small.last.read_bytes()
     small.last.write_bytes(whole[:-3])
     opened = Opened(small.path)
@@ -149,7 +149,7 @@ def test_what_an_earlier_start_put_aside_is_not_written_over(small: Small) -> No
     assert [file.read_bytes() for file in kept] == [b"first" * 8, b"second" * 8]
 
 
-def test_segments_behind_a_missing_one_that_was_never_synced_are_put_aside(tmp_path: Path) -> None:
+def test_segments_after_a_missing_one_that_was_never_synced_are_put_aside(tmp_path: Path) -> None:
     opened = Opened(tmp_path, segment_bytes=4096)
     for i in range(3):
         opened.stage(b"%d" % i * 5000)
@@ -363,7 +363,7 @@ def test_a_start_on_the_files_of_two_logs_is_refused_and_changes_nothing(memory_
     opened.close()
 
 
-def test_a_header_proves_nothing_of_what_lies_behind_it(tmp_path: Path) -> None:
+def test_a_header_proves_nothing_of_what_lies_after_it(tmp_path: Path) -> None:
     opened = Opened(tmp_path)
     opened.append(b"one")
     opened.store.log.durable = 1 << 60
@@ -450,7 +450,7 @@ def test_a_queue_that_lost_the_header_of_its_newest_messages_parts_from_those_wh
     opened.close()
 
 
-def test_new_messages_come_behind_those_that_are_damaged(tmp_path: Path) -> None:
+def test_new_messages_come_after_those_that_are_damaged(tmp_path: Path) -> None:
     opened = Opened(tmp_path)
     opened.append(b"a")
     position = opened.append(b"b", b"c").physical_offset

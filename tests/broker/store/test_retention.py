@@ -117,7 +117,7 @@ def test_a_clock_that_was_ahead_keeps_only_what_no_later_segment_bounds(
     opened.close()
 
 
-def test_a_clock_that_is_behind_removes_nothing(memory_path: Path) -> None:
+def test_a_clock_that_was_set_back_removes_nothing(memory_path: Path) -> None:
     clock = WallClock()
     opened = Opened(memory_path, segment_bytes=300, wall_us=clock)
     begin(opened, clock, 100, 101, 2, 3)
@@ -131,7 +131,7 @@ def test_a_clock_that_is_behind_removes_nothing(memory_path: Path) -> None:
     opened.close()
 
 
-def test_a_clock_that_was_ahead_and_then_behind_for_a_moment_removes_nothing_young(memory_path: Path) -> None:
+def test_a_clock_that_was_ahead_and_then_set_back_removes_nothing_young(memory_path: Path) -> None:
     clock = WallClock()
     opened = Opened(memory_path, segment_bytes=300, wall_us=clock)
     begin(opened, clock, 340, 100, 101, 2, 102)  # "340" should be 100, and 2 should be 101

@@ -66,7 +66,7 @@ def test_the_walk_ends_with_the_first_that_is_not_sound(memory_path: Path) -> No
         flip(segment, at)
 
 
-def test_damage_behind_a_header_leaves_the_header(memory_path: Path) -> None:
+def test_damage_after_a_header_leaves_the_header(memory_path: Path) -> None:
     segment, bounds = build(memory_path)
     flip(segment, bounds[2] - 20)
 
@@ -78,7 +78,7 @@ def test_damage_behind_a_header_leaves_the_header(memory_path: Path) -> None:
     assert bad.header.base_offset == 1
 
 
-def test_what_a_newer_version_wrote_is_told_from_damage(memory_path: Path) -> None:
+def test_what_a_newer_version_wrote_is_distinguished_from_damage(memory_path: Path) -> None:
     segment, bounds = build(memory_path)
     whole = segment.read_bytes()
     newer = patched(whole[bounds[1] : bounds[2]], 64, ">B", KIND_TRANSACTION)

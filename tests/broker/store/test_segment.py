@@ -100,7 +100,7 @@ def test_truncating_lowers_what_counts_as_synced(segment: Segment) -> None:
 
 
 @pytest.mark.parametrize(("position", "rewritten"), [(0, b"abcdefgh"), (4096 + 5, b"fgh"), (4096 + 8, b"")])
-def test_rewriting_puts_the_same_bytes_behind_a_position_once_more(
+def test_rewriting_puts_the_same_bytes_after_a_position_once_more(
     tmp_path: Path, position: int, rewritten: bytes
 ) -> None:
     class Recording(FaultyFiles):

@@ -354,7 +354,7 @@ def stopped(killed: Path) -> Path:
     ("operation", "number"),
     [("read", errno.EIO), ("open_to_read", errno.EACCES), ("read", errno.ESTALE), ("read", errno.EUCLEAN)],
 )
-def test_nothing_is_made_anew_while_the_checkpoint_cannot_be_read(stopped: Path, operation: str, number: int) -> None:
+def test_nothing_is_made_again_while_the_checkpoint_cannot_be_read(stopped: Path, operation: str, number: int) -> None:
     """The newest batch is damaged: with the checkpoint it is known that it was whole; without, it looks torn."""
     (segment,) = segment_files(stopped)
     whole = segment.read_bytes()
