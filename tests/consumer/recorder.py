@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from rmq.consumer import ConsumeContext, Consumer, ConsumeStatus
+from rmq.consumer import ConsumeContext, Consumer, ConsumeStatus, PullConsumer
 from rmq.consumer.group.assignment import QueueGates
 from rmq.wire.model import MessageQueue, StoredMessage
 
@@ -60,3 +60,9 @@ class Recorder:
 def occupied(gates: QueueGates) -> list[MessageQueue]:
     """The queues that have a turn inside."""
     return [queue for queue, gate in gates._gates.items() if gate.locked()]
+
+
+async def run_for(seconds: float, consumer: Consumer | PullConsumer) -> None:
+    """Start a consumer, let it work for so long, and stop it."""
+    async with consumer:
+        await asyncio.sleep(seconds)

@@ -10,7 +10,7 @@ from rmq.wire.errors import RequestTimeout
 from rmq.wire.protocol.ops.core import Op
 
 from .fake_broker import FakeBroker
-from .recorder import QUEUE, Make, Recorder
+from .recorder import QUEUE, Make, Recorder, run_for
 
 pytestmark = [pytest.mark.virtual_time, pytest.mark.usefixtures("nothing_left_running")]
 
@@ -84,8 +84,7 @@ async def test_a_renewal_a_heartbeat_and_a_pass_of_the_same_moment_are_each_made
 ) -> None:
     broker.create("t")
 
-    async with make(topics={"t": "*"}, relock_first_s=20.0):
-        await asyncio.sleep(60.5)
+    await run_for(60.5, make(topics={"t": "*"}, relock_first_s=20.0))
 
     # Passes are every 20 s as well; with nothing to do they ask for nothing.
     assert broker.times(Op.RENEW) == [20.0, 40.0, 60.0]

@@ -16,7 +16,7 @@ from rmq.wire.model import Message, MessageQueue
 from rmq.wire.protocol.ops.core import Op
 
 from .fake_broker import FakeBroker
-from .recorder import QUEUE, Make, Recorder
+from .recorder import QUEUE, Make, Recorder, run_for
 
 pytestmark = [pytest.mark.virtual_time, pytest.mark.usefixtures("nothing_left_running")]
 
@@ -152,8 +152,7 @@ async def test_a_broker_that_comes_later_is_joined(broker: FakeBroker, make: Mak
 async def test_a_consumer_that_never_saw_a_broker_stops_at_once(broker: FakeBroker, make: Make) -> None:
     broker.up = False
 
-    async with make(topics={"t": "*"}):
-        await asyncio.sleep(3)
+    await run_for(3, make(topics={"t": "*"}))
 
     assert asyncio.get_running_loop().time() == 3.0
 

@@ -28,7 +28,7 @@ from rmq.consumer.listener import (
 )
 
 from .fake_broker import FakeBroker
-from .recorder import COMMIT, QUEUE, ROLLBACK, SUCCESS, SUSPEND, Make, Messages, Recorder, now
+from .recorder import COMMIT, QUEUE, ROLLBACK, SUCCESS, SUSPEND, Make, Messages, Recorder, now, run_for
 
 pytestmark = [pytest.mark.virtual_time, pytest.mark.usefixtures("nothing_left_running")]
 
@@ -193,8 +193,7 @@ async def test_messages_a_listener_took_out_of_its_list_are_given_again_too(brok
             done.append(message.queue_offset)
         return SUCCESS
 
-    async with make(pop, topics={"t": "*"}, batch=5):
-        await asyncio.sleep(5)
+    await run_for(5, make(pop, topics={"t": "*"}, batch=5))
 
     assert done == [0, 1, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
     assert broker.attempts == {}
@@ -234,8 +233,7 @@ async def test_a_changed_list_changes_nothing_of_what_is_given_again(
     async def awaited(messages: Messages, context: ConsumeContext) -> ConsumeStatus:
         return plain(messages, context)
 
-    async with make(plain if threaded else awaited, topics={"t": "*"}, batch=2):
-        await asyncio.sleep(5)
+    await run_for(5, make(plain if threaded else awaited, topics={"t": "*"}, batch=2))
 
     assert calls == [[(0, 1), (1, 1)], [(0, 2), (1, 2)], [(2, 1), (3, 1)]]
     assert broker.offsets["g", QUEUE] == 4
@@ -250,8 +248,7 @@ async def test_stop_iteration_of_a_plain_function_is_a_failure_like_any_other(br
         attempts.append(messages[0].attempt)
         return SUCCESS if len(attempts) > 1 else next(iter(()))
 
-    async with make(listener, topics={"t": "*"}):
-        await asyncio.sleep(5)
+    await run_for(5, make(listener, topics={"t": "*"}))
 
     assert attempts == [1, 2]
     assert broker.offsets["g", QUEUE] == 1
@@ -349,8 +346,7 @@ async def test_a_listener_that_cancels_its_own_task_and_fails_is_counted_and_wai
         task.cancel()
         return SUSPEND
 
-    async with make(listener, topics={"t": "*"}, max_attempts=max_attempts):
-        await asyncio.sleep(10)
+    await run_for(10, make(listener, topics={"t": "*"}, max_attempts=max_attempts))
 
     assert calls == [(2.0 ** (attempt - 1) - 1, attempt) for attempt in attempts]
     assert [offset for _, offset, _ in broker.dead] == dead
@@ -407,8 +403,7 @@ async def test_a_pause_that_is_no_number_is_left_out_with_one_warning(
         context.suspend_s = pause
         return SUSPEND if len(times) < 3 else SUCCESS
 
-    async with make(listener, topics={"t": "*"}):
-        await asyncio.sleep(5)
+    await run_for(5, make(listener, topics={"t": "*"}))
 
     assert times == [0.0, 1.0, 3.0]
     assert caplog.text.count("listener.bad_pause") == 1

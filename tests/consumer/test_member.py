@@ -12,7 +12,7 @@ from rmq.wire.model import MessageQueue
 from rmq.wire.protocol.ops.core import Op, Push
 
 from .fake_broker import FakeBroker
-from .recorder import QUEUE, SUCCESS, SUSPEND, Make, Messages, Recorder, now
+from .recorder import QUEUE, SUCCESS, SUSPEND, Make, Messages, Recorder, now, run_for
 
 pytestmark = [pytest.mark.virtual_time, pytest.mark.usefixtures("nothing_left_running")]
 
@@ -166,8 +166,7 @@ async def test_a_stop_that_has_to_wait_for_a_call_is_announced_first_and_after_e
 async def test_a_stop_that_waits_for_nothing_announces_nothing(broker: FakeBroker, make: Make) -> None:
     broker.create("t", bodies=[b"a"])
 
-    async with make(Recorder(), topics={"t": "*"}):
-        await asyncio.sleep(0.5)
+    await run_for(0.5, make(Recorder(), topics={"t": "*"}))
 
     assert broker.sent(Op.RENEW) == []
     assert broker.leases == {}

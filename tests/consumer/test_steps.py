@@ -16,7 +16,7 @@ from rmq.wire.protocol.ops.core import NO_OFFSET, Op
 
 from .fake_broker import FakeBroker
 from .fake_log import Stored
-from .recorder import QUEUE, SUCCESS, Make, Messages, Recorder, now
+from .recorder import QUEUE, SUCCESS, Make, Messages, Recorder, now, run_for
 
 pytestmark = [pytest.mark.virtual_time, pytest.mark.usefixtures("nothing_left_running")]
 
@@ -126,8 +126,7 @@ async def test_a_broker_that_has_too_much_to_do_is_asked_again_after_100_ms(
     broker.refuse[Op.PULL] = [TooManyInFlight("busy")] * times
     listener = Recorder()
 
-    async with make(listener, topics={"t": "*"}):
-        await asyncio.sleep(2)
+    await run_for(2, make(listener, topics={"t": "*"}))
 
     assert broker.times(Op.PULL)[: times + 1] == pytest.approx([0.1 * i for i in range(times + 1)])
     assert listener.times == [pytest.approx(0.1 * times)]
@@ -150,7 +149,6 @@ async def test_the_listener_sees_the_topic_from_which_a_message_that_is_tried_ag
         seen.append((messages[0].topic, context.queue.topic))
         return SUCCESS
 
-    async with make(listener, topics={topic: "*"}):
-        await asyncio.sleep(1)
+    await run_for(1, make(listener, topics={topic: "*"}))
 
     assert seen == [("orders", topic)]

@@ -18,7 +18,7 @@ from rmq.wire.model import MessageQueue
 from rmq.wire.protocol.ops.core import Op, Push
 
 from .fake_broker import FakeBroker
-from .recorder import QUEUE, SUSPEND, Make, Messages, Recorder, now
+from .recorder import QUEUE, SUSPEND, Make, Messages, Recorder, now, run_for
 
 pytestmark = [pytest.mark.virtual_time, pytest.mark.usefixtures("nothing_left_running")]
 
@@ -271,8 +271,7 @@ async def test_a_refusal_has_the_topics_asked_for_again_within_a_second(
     broker.refuse[op] = [error]
     listener = Bodies()
 
-    async with make(listener, topics={"t": "*"}):
-        await asyncio.sleep(3)
+    await run_for(3, make(listener, topics={"t": "*"}))
 
     assert listener.got == [(0, b"x")]
     assert listener.times == [1.0]

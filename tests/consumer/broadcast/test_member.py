@@ -40,7 +40,7 @@ from rmq.wire.stores import StoreIds
 
 from ..broadcast_rig import LOCKING, by_queue, fill, saved
 from ..fake_broker import FakeBroker
-from ..recorder import SUCCESS, SUSPEND, Make, Messages, Recorder
+from ..recorder import SUCCESS, SUSPEND, Make, Messages, Recorder, run_for
 
 pytestmark = [pytest.mark.virtual_time, pytest.mark.usefixtures("nothing_left_running")]
 
@@ -70,8 +70,7 @@ async def test_a_member_joins_as_what_it_is_and_leaves_with_nothing_to_give_back
 ) -> None:
     fill(broker)
 
-    async with member(topics={"t": "*"}):
-        await asyncio.sleep(1)
+    await run_for(1, member(topics={"t": "*"}))
 
     (*joins,) = broker.sent(Op.JOIN)
     assert {(join.payload.model, join.payload.strategy, join.payload.ordered) for join in joins} == {
@@ -83,8 +82,7 @@ async def test_a_member_joins_as_what_it_is_and_leaves_with_nothing_to_give_back
 
 
 async def test_retries_of_the_group_are_not_subscribed_to(broker: FakeBroker, member: Make) -> None:
-    async with member(topics={"t": "*"}):
-        await asyncio.sleep(1)
+    await run_for(1, member(topics={"t": "*"}))
 
     assert broker.sent(Op.JOIN)[0].payload.subscriptions == {"t": "*"}
 
@@ -119,8 +117,7 @@ async def test_a_message_that_failed_max_attempts_times_is_told_and_passed(
     fill(broker, queues=1)
     failing = Recorder(SUSPEND, RuntimeError("no"), SUCCESS)
 
-    async with member(failing, topics={"t": "*"}, max_attempts=2):
-        await asyncio.sleep(10)
+    await run_for(10, member(failing, topics={"t": "*"}, max_attempts=2))
 
     assert failing.offsets == [0, 0, 1, 2]
     passed = [record.getMessage() for record in caplog.records if "message.skipped" in record.getMessage()]
@@ -175,8 +172,7 @@ async def test_a_late_starter_gets_only_what_comes_and_none_of_it_twice(broker: 
         await asyncio.sleep(1)
     broker.send("t", 0, b"while it was away")
 
-    async with member(late, topics={"t": "*"}, start_from="last"):
-        await asyncio.sleep(1)
+    await run_for(1, member(late, topics={"t": "*"}, start_from="last"))
 
     assert late.offsets == [3]
 
@@ -206,8 +202,7 @@ async def test_that_a_topic_was_not_there_yet_is_kept_from_the_first_moment_on(
     fill(broker, queues=1)
     recorder = Recorder()
 
-    async with member(recorder, topics={"t": "*"}, start_from="last", offsets_dir=str(tmp_path / "killed")):
-        await asyncio.sleep(1)
+    await run_for(1, member(recorder, topics={"t": "*"}, start_from="last", offsets_dir=str(tmp_path / "killed")))
 
     assert recorder.offsets == [0, 1, 2]
 
@@ -221,8 +216,7 @@ async def test_a_queue_that_was_made_while_the_member_was_away_is_read_from_0(br
     broker.send("t", 1, b"new queue")
     fill(broker, "later", queues=1, count=1)
 
-    async with member(recorder, topics={"t": "*", "later": "*"}, start_from="last"):
-        await asyncio.sleep(1)
+    await run_for(1, member(recorder, topics={"t": "*", "later": "*"}, start_from="last"))
 
     assert sorted(by_queue(recorder).items()) == [(0, [0]), (1, [0])]
 
@@ -272,8 +266,7 @@ async def test_a_topic_that_was_made_again_while_the_member_was_away_is_read_fro
     fill(broker, queues=1, count=2)
     recorder = Recorder()
 
-    async with member(recorder, topics={"t": "*"}, start_from="last"):
-        await asyncio.sleep(1)
+    await run_for(1, member(recorder, topics={"t": "*"}, start_from="last"))
 
     assert recorder.offsets == [0, 1]
     assert "offsets.other_topic" in caplog.text
@@ -632,8 +625,7 @@ async def test_a_clean_stop_leaves_nothing_to_be_delivered_again(
 ) -> None:
     fill(broker)
     recorder = Recorder()
-    async with member(recorder, topics={"t": "*"}):
-        await asyncio.sleep(1)
+    await run_for(1, member(recorder, topics={"t": "*"}))
 
     assert saved(tmp_path / "a") == {"t/0": 3, "t/1": 3}
     async with member(recorder, topics={"t": "*"}):
@@ -677,8 +669,7 @@ async def test_a_file_of_now_is_at_most_5_s_old_while_messages_are_consumed(
 
 async def test_the_file_names_store_log_epoch_and_generation(broker: FakeBroker, member: Make, tmp_path: Path) -> None:
     fill(broker, queues=1)
-    async with member(topics={"t": "*"}):
-        await asyncio.sleep(1)
+    await run_for(1, member(topics={"t": "*"}))
 
     found = json.loads((tmp_path / "a" / "offsets.json").read_text())
     assert found["store_id"] == f"{broker.store_id:016x}"
@@ -717,8 +708,7 @@ async def test_a_log_that_was_cut_while_the_member_was_away_is_found_out(broker:
     broker.come_up()
     recorder = Recorder()
 
-    async with member(recorder, topics={"t": "*"}):
-        await asyncio.sleep(1)
+    await run_for(1, member(recorder, topics={"t": "*"}))
 
     assert recorder.offsets == [1, 2, 3]
 
@@ -748,8 +738,7 @@ async def test_another_store_is_told_and_begun_anew_with_the_old_progress_put_as
     broker.store_id += 1
     recorder = Recorder()
 
-    async with member(recorder, topics={"t": "*"}):
-        await asyncio.sleep(1)
+    await run_for(1, member(recorder, topics={"t": "*"}))
 
     assert recorder.offsets == [0, 1, 2]
     assert "offsets.other_store" in caplog.text
@@ -826,8 +815,7 @@ async def test_retention_that_was_faster_than_the_member_stops_its_queue_as_ever
         await asyncio.sleep(1)
         assert list(consumer.stopped_queues) == [MessageQueue("t", 0)]
     recorder = Recorder()
-    async with member(recorder, topics={"t": "*"}, on_gap="skip"):
-        await asyncio.sleep(1)
+    await run_for(1, member(recorder, topics={"t": "*"}, on_gap="skip"))
 
     assert recorder.offsets == [5, 6]
 
@@ -848,8 +836,7 @@ async def test_a_second_member_of_the_same_instance_is_refused_when_it_starts(br
         with pytest.raises(ConfigError, match="instance 'a' of group 'g' runs already"):
             member(topics={"t": "*"}).start()
 
-    async with member(topics={"t": "*"}):
-        await asyncio.sleep(1)
+    await run_for(1, member(topics={"t": "*"}))
 
 
 async def test_a_member_that_cannot_be_made_has_locked_nothing(member: Make, tmp_path: Path) -> None:
@@ -863,8 +850,7 @@ async def test_a_member_that_cannot_be_made_has_locked_nothing(member: Make, tmp
     with pytest.raises(ConfigError, match="no such address"):
         consumer.start()
 
-    async with member(topics={"t": "*"}):
-        await asyncio.sleep(1)
+    await run_for(1, member(topics={"t": "*"}))
 
 
 async def test_a_member_that_fails_gives_its_file_away(broker: FakeBroker, member: Make) -> None:
@@ -872,8 +858,7 @@ async def test_a_member_that_fails_gives_its_file_away(broker: FakeBroker, membe
     with pytest.raises(GroupMismatch):
         await member(topics={"t": "*"}).run()
 
-    async with member(topics={"t": "*"}):
-        await asyncio.sleep(1)
+    await run_for(1, member(topics={"t": "*"}))
 
 
 async def test_progress_that_cannot_be_read_is_for_people_and_leaves_the_file_unlocked(

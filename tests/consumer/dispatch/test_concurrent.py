@@ -34,7 +34,7 @@ from ..recorder import COMMIT, QUEUE, ROLLBACK, SUCCESS, SUSPEND, Make, Messages
 
 pytestmark = [pytest.mark.virtual_time, pytest.mark.usefixtures("nothing_left_running")]
 
-RETRY_PLAIN = ConsumeStatus.RETRY
+RETRY = ConsumeStatus.RETRY
 
 
 @pytest.fixture
@@ -170,7 +170,7 @@ async def test_a_listener_that_never_suspends_gives_the_loop_back(broker: FakeBr
 
 
 # Results
-@pytest.mark.parametrize("answer", [RETRY_PLAIN, SUSPEND, ROLLBACK, None, 7, ValueError("no")])
+@pytest.mark.parametrize("answer", [RETRY, SUSPEND, ROLLBACK, None, 7, ValueError("no")])
 async def test_whatever_is_no_success_gives_the_whole_chunk_back(
     broker: FakeBroker, start_plain: Make, answer: Any
 ) -> None:
@@ -227,7 +227,7 @@ async def test_the_level_of_a_failed_message_is_the_listeners_or_goes_by_its_att
 ) -> None:
     fill(broker, 1)
 
-    async with start_plain(Recorder(with_context(RETRY_PLAIN, delay_level=asked))):
+    async with start_plain(Recorder(with_context(RETRY, delay_level=asked))):
         await asyncio.sleep(1)
 
     assert given_back_plain(broker) == [(0, 1, level)]
@@ -264,7 +264,7 @@ async def test_what_is_left_is_neither_done_nor_failed_and_a_first_delivery_for_
     async def listener(messages: Messages, context: ConcurrentContext) -> ConsumeStatus:
         if messages[0].queue_offset == 1:
             context.leave()
-        return RETRY_PLAIN if messages[0].queue_offset == 1 else SUCCESS
+        return RETRY if messages[0].queue_offset == 1 else SUCCESS
 
     async with start_plain(listener):
         await asyncio.sleep(1)
@@ -285,13 +285,13 @@ async def test_hooks_see_each_call(broker: FakeBroker, start_plain: Make) -> Non
         def after(self, info: CallInfo) -> None:
             infos.append(info)
 
-    consumer = start_plain(Recorder(SUCCESS, RETRY_PLAIN, takes_s=0.5), batch=2)
+    consumer = start_plain(Recorder(SUCCESS, RETRY, takes_s=0.5), batch=2)
     consumer.add_hook(Hook())
     async with consumer:
         await asyncio.sleep(1)
 
     told = [(len(info.messages), info.status, info.result, info.success) for info in infos]
-    assert told == [(2, SUCCESS, ResultType.SUCCESS, True), (1, RETRY_PLAIN, ResultType.FAILED, False)]
+    assert told == [(2, SUCCESS, ResultType.SUCCESS, True), (1, RETRY, ResultType.FAILED, False)]
     assert {(info.queue, info.elapsed_s) for info in infos} == {(QUEUE, 0.5)}
 
 
@@ -302,7 +302,7 @@ async def test_a_refused_message_is_tried_again_here_after_5_s_and_keeps_the_pro
     """RocketMQ: the chunk is resubmitted after 5 s with one more attempt."""
     fill(broker, 4)
     broker.refuse[Op.SEND_BACK] = [Internal("disk"), Internal("disk")]
-    listener = Recorder(SUCCESS, RETRY_PLAIN, SUCCESS, SUCCESS, RETRY_PLAIN)
+    listener = Recorder(SUCCESS, RETRY, SUCCESS, SUCCESS, RETRY)
 
     async with start_plain(listener) as consumer:
         await asyncio.sleep(1)
@@ -329,7 +329,7 @@ async def test_what_nobody_knows_the_outcome_of_is_asked_for_again_and_not_deliv
     """The broker may have taken it: another delivery here would be one too many."""
     fill(broker, 2)
     broker.refuse[Op.SEND_BACK] = [error]
-    listener = Recorder(with_context(RETRY_PLAIN, delay_level=5))
+    listener = Recorder(with_context(RETRY, delay_level=5))
 
     async with start_plain(listener):
         await asyncio.sleep(4)
@@ -347,7 +347,7 @@ async def test_a_request_that_arrived_without_an_answer_is_not_done_twice(
 ) -> None:
     fill(broker, 1)
     hold = broker.hold_reply(Op.SEND_BACK)
-    listener = Recorder(RETRY_PLAIN)
+    listener = Recorder(RETRY)
 
     async with start_plain(listener):
         await asyncio.sleep(7)
@@ -393,7 +393,7 @@ async def test_a_paused_queue_starts_no_call_and_goes_on_when_it_is_resumed(
 async def test_a_message_that_falls_due_while_its_queue_is_paused_waits(broker: FakeBroker, start_plain: Make) -> None:
     fill(broker, 1)
     broker.refuse[Op.SEND_BACK] = [Internal("disk")]
-    listener = Recorder(RETRY_PLAIN)
+    listener = Recorder(RETRY)
 
     async with start_plain(listener) as consumer:
         await asyncio.sleep(1)
@@ -445,7 +445,7 @@ async def test_a_queue_that_is_dropped_waits_for_its_calls_and_takes_what_they_d
 ) -> None:
     """RocketMQ ignores what ends after a drop, so that it is delivered again; here it is recorded first."""
     fill(broker, 10)
-    listener = HeldTransitions(SUCCESS, SUCCESS, SUCCESS, RETRY_PLAIN)
+    listener = HeldTransitions(SUCCESS, SUCCESS, SUCCESS, RETRY)
 
     async with start_transitions(listener, slots=4):
         await asyncio.sleep(1)
@@ -467,7 +467,7 @@ async def test_a_message_on_its_way_back_when_its_queue_is_dropped_arrives_befor
     fill(broker, 2)
     hold = broker.hold_request(Op.SEND_BACK)
 
-    async with start_transitions(Recorder(RETRY_PLAIN), batch=2):
+    async with start_transitions(Recorder(RETRY), batch=2):
         await hold.reached.wait()
         away(broker)
         await asyncio.sleep(1)
@@ -487,7 +487,7 @@ async def test_what_cannot_be_given_back_by_a_queue_that_is_dropped_is_left_to_t
     hold = broker.hold_request(Op.SEND_BACK)
     broker.refuse[Op.SEND_BACK] = [Internal("disk")]
 
-    async with start_transitions(Recorder(SUCCESS, RETRY_PLAIN, SUCCESS)):
+    async with start_transitions(Recorder(SUCCESS, RETRY, SUCCESS)):
         await hold.reached.wait()
         away(broker)
         hold.let_go.set()
@@ -502,7 +502,7 @@ async def test_a_stop_during_the_pause_before_a_retry_waits_for_nothing_and_leav
 ) -> None:
     fill(broker, 3)
     broker.refuse[Op.SEND_BACK] = [Internal("disk")]
-    listener = Recorder(RETRY_PLAIN)
+    listener = Recorder(RETRY)
     consumer = start_transitions(listener)
 
     async with consumer:
@@ -519,7 +519,7 @@ async def test_a_call_that_outlives_its_lease_commits_and_gives_back_nothing(
     broker: FakeBroker, start_transitions: Make
 ) -> None:
     fill(broker, 4)
-    listener = HeldTransitions(SUCCESS, RETRY_PLAIN, with_context(SUCCESS, ack_index=-1), SUCCESS)
+    listener = HeldTransitions(SUCCESS, RETRY, with_context(SUCCESS, ack_index=-1), SUCCESS)
 
     async with start_transitions(listener):
         await asyncio.sleep(1)
@@ -538,7 +538,7 @@ async def test_a_lease_lost_while_a_message_is_on_its_way_back_gives_back_nothin
 ) -> None:
     fill(broker, 2)
     hold = broker.hold_request(Op.SEND_BACK)
-    listener = Recorder(RETRY_PLAIN)
+    listener = Recorder(RETRY)
 
     async with start_transitions(listener) as consumer:
         await hold.reached.wait()
@@ -615,7 +615,7 @@ async def test_a_log_that_lost_what_a_call_has_ends_the_lease_and_the_call_count
 ) -> None:
     broker.create("t", bodies=[b"a"])
     broker.send("t", 0, b"b")
-    listener = HeldTransitions(SUCCESS, RETRY_PLAIN)
+    listener = HeldTransitions(SUCCESS, RETRY)
 
     async with start_transitions(listener):
         await asyncio.sleep(1)
@@ -714,7 +714,7 @@ async def test_a_listener_that_cancels_its_task_ends_no_worker(
             task.cancel()
         if offset == 1:
             await asyncio.sleep(1)  # raises
-        return RETRY_PLAIN if offset == 2 else SUCCESS
+        return RETRY if offset == 2 else SUCCESS
 
     async with start_transitions(listener, slots=1):
         await asyncio.sleep(1)
@@ -905,7 +905,7 @@ async def test_up_to_16_heads_that_take_too_long_are_given_back_with_level_3_and
     assert caplog.text.count("message.expired") == 20
 
 
-@pytest.mark.parametrize("answer", [SUCCESS, RETRY_PLAIN, None, with_context(SUCCESS, ack_index=-1)])
+@pytest.mark.parametrize("answer", [SUCCESS, RETRY, None, with_context(SUCCESS, ack_index=-1)])
 async def test_what_a_call_says_of_messages_that_were_given_up_counts_for_nothing(
     broker: FakeBroker, start_sweep: Make, answer: Any
 ) -> None:
@@ -946,7 +946,7 @@ async def test_a_young_head_keeps_the_old_ones_behind_it(broker: FakeBroker, sta
     async def first_comes_late(messages: Any, context: Any) -> Any:
         if messages[0].queue_offset == 0 and messages[0].attempt == 1:
             await asyncio.sleep(1.5 * LIMIT_S)
-            return RETRY_PLAIN  # and cannot be given back: its second call begins later
+            return RETRY  # and cannot be given back: its second call begins later
         return await listener(messages, context)
 
     async with start_sweep(first_comes_late):

@@ -13,7 +13,7 @@ from rmq.wire.errors import Fenced, Internal, RequestTimeout
 from rmq.wire.protocol.ops.core import NO_OFFSET, Op
 
 from ..fake_broker import FakeBroker
-from ..recorder import QUEUE, SUCCESS, SUSPEND, Make, Messages, Recorder, now
+from ..recorder import QUEUE, SUCCESS, SUSPEND, Make, Messages, Recorder, now, run_for
 from .test_orderly import Harness
 
 pytestmark = [pytest.mark.virtual_time, pytest.mark.usefixtures("nothing_left_running")]
@@ -29,8 +29,7 @@ async def test_one_lost_owner_changes_nothing(broker: FakeBroker, make: Make) ->
     suspect(broker, 1, until=NO_OFFSET)
     listener = Recorder()
 
-    async with make(listener, topics={"t": "*"}, batch=4):
-        await asyncio.sleep(1)
+    await run_for(1, make(listener, topics={"t": "*"}, batch=4))
 
     assert [offsets for _, _, offsets in listener.calls] == [[0, 1, 2, 3]]
     assert broker.announced == []
@@ -43,8 +42,7 @@ async def test_after_two_lost_owners_each_message_is_announced_with_the_progress
     suspect(broker, 2, until=3)
     listener = Recorder(takes_s=0.1)
 
-    async with make(listener, topics={"t": "*"}, batch=4):
-        await asyncio.sleep(2)
+    await run_for(2, make(listener, topics={"t": "*"}, batch=4))
 
     assert [offsets for _, _, offsets in listener.calls] == [[0], [1], [2], [3, 4, 5]]
     assert broker.announced == [(0, 0), (1, 1), (2, 2)]
@@ -58,8 +56,7 @@ async def test_care_goes_on_when_the_suspect_is_done_until_all_that_was_fetched_
     suspect(broker, 0, offset=NO_OFFSET, until=2)
     listener = Recorder()
 
-    async with make(listener, topics={"t": "*"}, batch=4):
-        await asyncio.sleep(1)
+    await run_for(1, make(listener, topics={"t": "*"}, batch=4))
 
     assert [offsets for _, _, offsets in listener.calls] == [[0], [1], [2, 3]]
 
@@ -127,8 +124,7 @@ async def test_without_an_announcement_nothing_is_given_to_the_listener(
     broker.refuse[Op.STARTING] = [error, error]
     listener = Recorder()
 
-    async with make(listener, topics={"t": "*"}):
-        await asyncio.sleep(10)
+    await run_for(10, make(listener, topics={"t": "*"}))
 
     assert broker.times(Op.STARTING) == [0.0, 3.0, 6.0]
     assert listener.times == [6.0]
@@ -140,8 +136,7 @@ async def test_a_fenced_announcement_drops_the_assignment(broker: FakeBroker, ma
     broker.refuse[Op.STARTING] = [Fenced("stale")]
     listener = Recorder()
 
-    async with make(listener, topics={"t": "*"}):
-        await asyncio.sleep(2)
+    await run_for(2, make(listener, topics={"t": "*"}))
 
     assert len(broker.sent(Op.ACQUIRE)) == 2
     assert listener.offsets == [0]
@@ -155,8 +150,7 @@ async def test_one_careful_call_at_a_time_and_the_other_queues_go_on(broker: Fak
         suspect(broker, 2, queue=MessageQueue("t", queue_id))
     listener = Recorder(takes_s=1.0)
 
-    async with make(listener, topics={"t": "*"}, slots=2):
-        await asyncio.sleep(10)
+    await run_for(10, make(listener, topics={"t": "*"}, slots=2))
 
     careful = [(at, queue_id) for at, queue_id, _ in listener.calls if queue_id < 2]
     assert [round(at) for at, _ in careful] == [0, 1, 2, 3, 4, 5]
@@ -170,8 +164,7 @@ async def test_a_careful_call_that_fails_is_counted_and_announced_again(broker: 
     suspect(broker, 2)
     listener = Recorder(SUSPEND, ValueError("no"))
 
-    async with make(listener, topics={"t": "*"}):
-        await asyncio.sleep(10)
+    await run_for(10, make(listener, topics={"t": "*"}))
 
     assert listener.attempts == [1, 2, 3, 1]
     assert broker.announced == [(0, 0), (0, 0), (0, 0), (1, 1)]
@@ -209,8 +202,7 @@ async def test_the_limit_is_a_setting(broker: FakeBroker, make: Make, abandoned:
     suspect(broker, abandoned)
     listener = Recorder()
 
-    async with make(listener, topics={"t": "*"}, crash_limit=3):
-        await asyncio.sleep(1)
+    await run_for(1, make(listener, topics={"t": "*"}, crash_limit=3))
 
     assert bool(listener.calls) is not stops
 
@@ -257,8 +249,7 @@ async def test_what_comes_before_the_suspect_is_delivered_first(broker: FakeBrok
     suspect(broker, 5, offset=2, until=4)
     listener = Recorder()
 
-    async with make(listener, topics={"t": "*"}, max_attempts=16):
-        await asyncio.sleep(1)
+    await run_for(1, make(listener, topics={"t": "*"}, max_attempts=16))
 
     assert listener.offsets == [0, 1, 3]
     assert [offset for _, offset, _ in broker.dead] == [2]
@@ -271,8 +262,7 @@ async def test_ends_of_processes_count_as_deliveries(broker: FakeBroker, make: M
     suspect(broker, 4)
     listener = Recorder()
 
-    async with make(listener, topics={"t": "*"}, max_attempts=3):
-        await asyncio.sleep(1)
+    await run_for(1, make(listener, topics={"t": "*"}, max_attempts=3))
 
     assert listener.offsets == [1]
     assert [offset for _, offset, _ in broker.dead] == [0]
@@ -301,8 +291,7 @@ async def test_a_listener_that_keeps_its_progress_is_announced_with_that(broker:
     broker.create("t", bodies=[b"x"] * 4)
     suspect(broker, 2, until=4)
 
-    async with make(listener, topics={"t": "*"}):
-        await asyncio.sleep(1)
+    await run_for(1, make(listener, topics={"t": "*"}))
 
     assert broker.announced == [(0, 0), (1, 0), (2, 0), (3, 3)]
     assert now() >= 1.0

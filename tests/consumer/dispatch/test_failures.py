@@ -27,7 +27,7 @@ from rmq.wire.protocol.ops.redelivery import DEAD
 
 from ..fake_broker import FakeBroker
 from ..fetch.test_process_queue import made_plain
-from ..recorder import COMMIT, QUEUE, ROLLBACK, SUCCESS, SUSPEND, Make, Messages, Recorder, now
+from ..recorder import COMMIT, QUEUE, ROLLBACK, SUCCESS, SUSPEND, Make, Messages, Recorder, now, run_for
 
 pytestmark = [pytest.mark.virtual_time, pytest.mark.usefixtures("nothing_left_running")]
 
@@ -67,8 +67,7 @@ async def test_a_failed_batch_is_recorded_for_each_of_its_messages(broker: FakeB
 async def test_one_message_that_failed_is_said_without_runs(broker: FakeBroker, make: Make) -> None:
     broker.create("t", bodies=[b"a"])
 
-    async with make(Recorder(SUSPEND), topics={"t": "*"}):
-        await asyncio.sleep(0.5)
+    await run_for(0.5, make(Recorder(SUSPEND), topics={"t": "*"}))
 
     assert broker.sent(Op.ATTEMPT)[0].payload[4:] == (0, 1, [])
 
@@ -80,8 +79,7 @@ async def test_after_a_take_over_every_message_of_a_batch_goes_on_counting(broke
         await asyncio.sleep(1.5)  # two failures: at 0 and 1 s
 
     second = Picky()
-    async with make(second, topics={"t": "*"}, batch=3):
-        await asyncio.sleep(1)
+    await run_for(1, make(second, topics={"t": "*"}, batch=3))
 
     assert first.calls == [[(0, 1), (1, 1)], [(0, 2), (1, 2)]]
     assert second.calls == [[(0, 3), (1, 3), (2, 1)], [(3, 1), (4, 1)]]
@@ -91,8 +89,7 @@ async def test_attempts_of_a_batch_of_mixed_counts_are_recorded_as_runs(broker: 
     broker.create("t", bodies=[b"x"] * 4)
     broker.runs["g", QUEUE] = {1: 4, 2: 4}
 
-    async with make(Recorder(SUSPEND), topics={"t": "*"}, batch=4):
-        await asyncio.sleep(0.5)
+    await run_for(0.5, make(Recorder(SUSPEND), topics={"t": "*"}, batch=4))
 
     assert broker.sent(Op.ATTEMPT)[0].payload.runs == [AttemptRun(0, 1, 1), AttemptRun(1, 3, 5), AttemptRun(3, 4, 1)]
     assert broker.runs["g", QUEUE] == {0: 1, 1: 5, 2: 5, 3: 1}
@@ -132,8 +129,7 @@ async def test_without_a_limit_nothing_becomes_a_dead_letter(broker: FakeBroker,
     broker.create("t", bodies=[b"a"])
     listener = Picky(0)
 
-    async with make(listener, topics={"t": "*"}, suspend_s=0.01):
-        await asyncio.sleep(1000)
+    await run_for(1000, make(listener, topics={"t": "*"}, suspend_s=0.01))
 
     assert len(listener.calls) > 40
     assert broker.dead == []
@@ -143,8 +139,7 @@ async def test_there_is_no_pause_when_all_of_a_batch_are_dead_letters(broker: Fa
     broker.create("t", bodies=[b"a", b"b", b"c"])
     listener = Picky(0)
 
-    async with make(listener, topics={"t": "*"}, batch=2, max_attempts=2):
-        await asyncio.sleep(5)
+    await run_for(5, make(listener, topics={"t": "*"}, batch=2, max_attempts=2))
 
     assert listener.calls == [[(0, 1), (1, 1)], [(0, 2), (1, 2)], [(2, 1)]]
     assert listener.times == [0.0, 1.0, 1.0]
@@ -187,8 +182,7 @@ async def test_a_dead_letter_the_broker_refuses_blocks_the_queue_counts_on_and_i
     broker.refuse[Op.DEAD_LETTER] = [Internal("log id 7")] * 2
     listener = Picky(0)
 
-    async with make(listener, topics={"t": "*"}, max_attempts=2):
-        await asyncio.sleep(60)
+    await run_for(60, make(listener, topics={"t": "*"}, max_attempts=2))
 
     assert listener.calls == [[(0, 1)], [(0, 2)], [(0, 3)], [(0, 4)], [(1, 1)]]
     assert listener.times == [0.0, 1.0, 3.0, 7.0, 7.0]  # pauses of 1, 2 and 4 s
@@ -204,8 +198,7 @@ async def test_a_dead_letter_whose_answer_is_lost_is_asked_for_again_without_ano
     broker.refuse[Op.DEAD_LETTER] = [error]
     listener = Picky(0)
 
-    async with make(listener, topics={"t": "*"}, max_attempts=1):
-        await asyncio.sleep(10)
+    await run_for(10, make(listener, topics={"t": "*"}, max_attempts=1))
 
     assert broker.times(Op.DEAD_LETTER) == [0.0, 3.0]
     assert listener.calls == [[(0, 1)], [(1, 1)]]
@@ -234,8 +227,7 @@ async def test_a_fenced_dead_letter_drops_the_assignment(broker: FakeBroker, mak
     broker.refuse[Op.DEAD_LETTER] = [Fenced("stale")]
     listener = Picky(0)
 
-    async with make(listener, topics={"t": "*"}, max_attempts=1):
-        await asyncio.sleep(5)
+    await run_for(5, make(listener, topics={"t": "*"}, max_attempts=1))
 
     assert len(broker.sent(Op.ACQUIRE)) == 2
     assert listener.times == [0.0, 0.0]
@@ -268,8 +260,7 @@ async def test_a_commit_behind_a_dead_letter_passes_it(broker: FakeBroker, make:
     broker.create("t", bodies=[b"x"] * 3)
     listener = Recorder(manual(SUCCESS), manual(SUSPEND), manual(COMMIT))
 
-    async with make(listener, topics={"t": "*"}, max_attempts=1):
-        await asyncio.sleep(5)
+    await run_for(5, make(listener, topics={"t": "*"}, max_attempts=1))
 
     assert listener.offsets == [0, 1, 2]
     assert broker.offsets["g", QUEUE] == 3
@@ -288,8 +279,7 @@ async def test_a_rollback_buries_what_is_exhausted_and_gives_the_rest_again(brok
     broker.runs["g", QUEUE] = {0: 1}
     listener = Recorder(kept, rolled)
 
-    async with make(listener, topics={"t": "*"}, max_attempts=2):
-        await asyncio.sleep(5)
+    await run_for(5, make(listener, topics={"t": "*"}, max_attempts=2))
 
     assert listener.offsets == [0, 1, 1, 2]
     assert dead(broker) == [0]
@@ -299,8 +289,7 @@ async def test_the_reason_of_a_dead_letter_tells_what_the_listener_raised(broker
     broker.create("t", bodies=[b"a", b"b"])
     listener = Recorder(ValueError("no such order " + "x" * 999), SUSPEND)
 
-    async with make(listener, topics={"t": "*"}, max_attempts=1):
-        await asyncio.sleep(5)
+    await run_for(5, make(listener, topics={"t": "*"}, max_attempts=1))
 
     (_, _, raised), (_, _, suspended) = broker.dead
     assert raised.startswith("delivery 1 failed: ValueError: no such order xxx")
@@ -311,8 +300,7 @@ async def test_the_reason_of_a_dead_letter_tells_what_the_listener_raised(broker
 async def test_a_dead_letter_counts_the_delivery_that_failed_last(broker: FakeBroker, make: Make) -> None:
     broker.create("t", bodies=[b"a", b"b"])
 
-    async with make(Recorder(SUSPEND, SUSPEND, SUSPEND), topics={"t": "*"}, max_attempts=3):
-        await asyncio.sleep(10)
+    await run_for(10, make(Recorder(SUSPEND, SUSPEND, SUSPEND), topics={"t": "*"}, max_attempts=3))
 
     (asked,) = broker.sent(Op.DEAD_LETTER)
     assert (asked.payload.queue_offsets, asked.payload.attempts) == ([0], [3])
@@ -425,9 +413,6 @@ async def test_messages_of_a_queue_whose_stay_ended_are_not_passed(caplog: pytes
     assert "message.skipped" not in caplog.text
 
 
-QUEUE_SEND_BACKS = MessageQueue("t", 0)
-
-
 class Broker:
     """Answers SEND_BACK with fates, or raises; keeps what was asked for."""
 
@@ -451,7 +436,7 @@ def held_send_backs(*, agreed: int = 7) -> tuple[Assignment, list[Any]]:
     queue.put(made_plain(5, 2, attempts=[0, 4]))
     taken = queue.take_chunk(2)
     assert taken is not None
-    return Assignment(LeaseBelief(QUEUE_SEND_BACKS, 3, 0.0), queue, on_lost=lambda *_: None, agreed=agreed), taken[1]
+    return Assignment(LeaseBelief(QUEUE, 3, 0.0), queue, on_lost=lambda *_: None, agreed=agreed), taken[1]
 
 
 async def give_back(broker: Broker, assignment: Assignment, messages: list[Any], progress: int = 7) -> Fate:
@@ -468,7 +453,7 @@ async def test_a_request_names_each_message_its_deliveries_and_the_progress_if_t
     assert await give_back(broker, assignment, messages, progress) is Fate.GIVEN_BACK
 
     assert broker.asked == [
-        (QUEUE_SEND_BACKS, 3, [5, 6], [1, 5], {
+        (QUEUE, 3, [5, 6], [1, 5], {
             "delay_level": 4, "max_attempts": 9, "commit_offset": stored, "reason": "r" * 200,
         })
     ]  # fmt: skip

@@ -37,7 +37,7 @@ from rmq.wire.protocol.ops.core import Op
 from rmq.wire.stores import StoreIds
 
 from ..fake_broker import FakeBroker
-from ..recorder import COMMIT, QUEUE, ROLLBACK, SUCCESS, SUSPEND, Make, Messages, Recorder, now, occupied
+from ..recorder import COMMIT, QUEUE, ROLLBACK, SUCCESS, SUSPEND, Make, Messages, Recorder, now, occupied, run_for
 
 pytestmark = [pytest.mark.virtual_time, pytest.mark.usefixtures("nothing_left_running")]
 
@@ -51,8 +51,7 @@ async def test_with_one_slot_a_busy_queue_gives_way_after_60_s_and_one_call(brok
         broker.send("t", queue_id, *[b"x"] * 100)
     listener = Recorder(takes_s=7.0)
 
-    async with make(listener, topics={"t": "*"}, slots=1):
-        await asyncio.sleep(140)
+    await run_for(140, make(listener, topics={"t": "*"}, slots=1))
 
     queues = [queue_id for _, queue_id, _ in listener.calls]
     changes = [i for i in range(1, len(queues)) if queues[i] != queues[i - 1]]
@@ -67,8 +66,7 @@ async def test_at_exactly_60_s_a_turn_goes_on(broker: FakeBroker, make: Make) ->
         broker.send("t", queue_id, *[b"x"] * 100)
     listener = Recorder(takes_s=5.0)
 
-    async with make(listener, topics={"t": "*"}, slots=1):
-        await asyncio.sleep(70)
+    await run_for(70, make(listener, topics={"t": "*"}, slots=1))
 
     # Checks at 5, 10, ..., 60: that one is not more than 60 s, so the turn ends at 65.
     second = next(at for at, queue_id, _ in listener.calls if queue_id != listener.calls[0][1])
@@ -79,8 +77,7 @@ async def test_a_queue_alone_goes_on_after_its_window_by_a_pause_of_10_ms(broker
     broker.create("t", bodies=[b"x"] * 5)
     listener = Recorder(takes_s=31.0)
 
-    async with make(listener, topics={"t": "*"}, slots=1):
-        await asyncio.sleep(150)
+    await run_for(150, make(listener, topics={"t": "*"}, slots=1))
 
     assert listener.times == [0.0, 31.0, 62.01, 93.01, 124.02]
 
@@ -91,8 +88,7 @@ async def test_turns_share_slots_when_asked_to(broker: FakeBroker, make: Make) -
         broker.send("t", queue_id, *[b"x"] * 20)
     listener = Recorder(takes_s=0.1)
 
-    async with make(listener, topics={"t": "*"}, slots=1, turn_share_s=0.15):
-        await asyncio.sleep(1.5)
+    await run_for(1.5, make(listener, topics={"t": "*"}, slots=1, turn_share_s=0.15))
 
     assert [queue_id for _, queue_id, _ in listener.calls][:8] == [0, 0, 1, 1, 0, 0, 1, 1]
 
@@ -103,8 +99,7 @@ async def test_slots_bound_how_many_queues_run_and_no_queue_runs_twice(broker: F
         broker.send("t", queue_id, *[b"x"] * 6)
     listener = Recorder(takes_s=0.5)
 
-    async with make(listener, topics={"t": "*"}, slots=3):
-        await asyncio.sleep(60)
+    await run_for(60, make(listener, topics={"t": "*"}, slots=3))
 
     assert listener.most == 3
     for queue_id in range(8):
@@ -450,8 +445,7 @@ async def test_a_renewal_that_never_comes_ends_the_belief_after_30_s_and_is_aske
     broker.refuse[Op.RENEW] = [RequestTimeout("x")] * 4
     listener = Recorder(takes_s=1.0)
 
-    async with make(listener, topics={"t": "*"}):
-        await asyncio.sleep(45)
+    await run_for(45, make(listener, topics={"t": "*"}))
 
     # Asked at 1 and 21 in vain; from 31 s on it is not believed in; then after 10 ms and every 3 s until it is granted.
     assert broker.times(Op.RENEW)[:5] == [1.0, 21.0, 31.01, 34.01, 37.01]
@@ -664,8 +658,7 @@ async def test_a_listener_that_turns_its_cancellation_into_an_error_has_not_fail
 
     broker.create("t", bodies=[b"a"])
     broker.refuse[Op.RENEW] = [RequestTimeout("x")] * 2
-    async with make(listener, topics={"t": "*"}, cancel_on_loss=True):
-        await asyncio.sleep(40)
+    await run_for(40, make(listener, topics={"t": "*"}, cancel_on_loss=True))
 
     assert seen == [1, 1]
     assert broker.sent(Op.ATTEMPT) == []
@@ -777,8 +770,7 @@ async def test_after_a_call_that_blocked_the_loop_no_batch_starts_before_the_lea
         return SUCCESS
 
     broker.create("t", bodies=[b"a", b"b", b"c", b"d"])
-    async with make(listener, topics={"t": "*"}):
-        await asyncio.sleep(30)
+    await run_for(30, make(listener, topics={"t": "*"}))
 
     # 20 s without an answered ping: the lease is asked for 10 ms later, and goes on under the same epoch or another.
     assert calls[:2] == [(0.0, 0), (0.0, 1)]
@@ -846,8 +838,7 @@ async def test_a_failed_message_is_tried_again_after_growing_pauses(broker: Fake
     broker.create("t", bodies=[b"a", b"b"])
     listener = Recorder(*[SUSPEND] * 7)
 
-    async with make(listener, topics={"t": "*"}):
-        await asyncio.sleep(100)
+    await run_for(100, make(listener, topics={"t": "*"}))
 
     pauses = [b - a for a, b in zip(listener.times, listener.times[1:], strict=False)]
     assert pauses == pytest.approx([1, 2, 4, 8, 16, 30, 30, 0])
@@ -879,8 +870,7 @@ async def test_an_attempt_whose_answer_is_lost_is_reported_again(
     broker.refuse[Op.ATTEMPT] = [error]
     listener = Recorder(SUSPEND)
 
-    async with make(listener, topics={"t": "*"}):
-        await asyncio.sleep(10)
+    await run_for(10, make(listener, topics={"t": "*"}))
 
     assert broker.times(Op.ATTEMPT) == [0.0, 3.0]
     assert listener.times == [0.0, 4.0]
@@ -891,8 +881,7 @@ async def test_an_attempt_the_broker_cannot_note_does_not_stop_the_queue(broker:
     broker.refuse[Op.ATTEMPT] = [Internal("log id 7")]
     listener = Recorder(SUSPEND)
 
-    async with make(listener, topics={"t": "*"}):
-        await asyncio.sleep(10)
+    await run_for(10, make(listener, topics={"t": "*"}))
 
     assert listener.times == [0.0, 1.0]
 
@@ -902,8 +891,7 @@ async def test_a_fenced_attempt_drops_the_assignment(broker: FakeBroker, make: M
     broker.refuse[Op.ATTEMPT] = [Fenced("stale")]
     listener = Recorder(SUSPEND)
 
-    async with make(listener, topics={"t": "*"}):
-        await asyncio.sleep(10)
+    await run_for(10, make(listener, topics={"t": "*"}))
 
     # Asked for again at once, under another epoch; nobody paused for a queue that was not ours.
     assert len(broker.sent(Op.ACQUIRE)) == 2
@@ -915,8 +903,7 @@ async def test_attempts_go_on_counting_after_a_take_over(broker: FakeBroker, mak
     broker.attempts["g", QUEUE] = (0, 3)
     listener = Recorder(SUSPEND)
 
-    async with make(listener, topics={"t": "*"}):
-        await asyncio.sleep(10)
+    await run_for(10, make(listener, topics={"t": "*"}))
 
     assert listener.attempts == [4, 5]
     assert listener.times == [0.0, 8.0]
@@ -930,8 +917,7 @@ async def test_the_pause_the_listener_asks_for_is_taken_as_it_is(broker: FakeBro
     broker.create("t", bodies=[b"a"])
     listener = Recorder(soon, soon, SUSPEND)
 
-    async with make(listener, topics={"t": "*"}):
-        await asyncio.sleep(10)
+    await run_for(10, make(listener, topics={"t": "*"}))
 
     # What one call asks for is not kept for the next: the third pause is that of attempt 3.
     assert listener.times == [0.0, 0.5, 1.0, 5.0]
@@ -955,8 +941,7 @@ async def test_a_pause_lets_others_have_the_slot(broker: FakeBroker, make: Make)
     broker.send("t", 1, b"a")
     listener = Recorder(SUSPEND)
 
-    async with make(listener, topics={"t": "*"}, slots=1):
-        await asyncio.sleep(5)
+    await run_for(5, make(listener, topics={"t": "*"}, slots=1))
 
     assert listener.calls == [(0.0, 0, [0]), (0.0, 1, [0]), (1.0, 0, [0])]
 
@@ -970,8 +955,7 @@ async def test_anything_but_a_status_is_a_failure(broker: FakeBroker, make: Make
     broker.create("t", bodies=[b"a", b"b"])
     listener = Recorder(answer)
 
-    async with make(listener, topics={"t": "*"}):
-        await asyncio.sleep(5)
+    await run_for(5, make(listener, topics={"t": "*"}))
 
     assert listener.offsets == [0, 0, 1]
     assert listener.times == [0.0, 1.0, 1.0]
@@ -1017,8 +1001,7 @@ async def test_a_rollback_counts_a_delivery_for_all_it_gives_again(broker: FakeB
     broker.create("t", bodies=[b"a", b"b"])
     listener = Recorder(manual(SUCCESS), manual(ROLLBACK), manual(SUCCESS), manual(COMMIT))
 
-    async with make(listener, topics={"t": "*"}):
-        await asyncio.sleep(5)
+    await run_for(5, make(listener, topics={"t": "*"}))
 
     assert listener.attempts == [1, 1, 2, 2]
     assert broker.sent(Op.ATTEMPT)[0].payload.queue_offset == 0
@@ -1029,8 +1012,7 @@ async def test_a_batch_of_several_is_repeated_as_a_whole(broker: FakeBroker, mak
     broker.send("t", 0, b"d")
     listener = Recorder(SUSPEND)
 
-    async with make(listener, topics={"t": "*"}, batch=3):
-        await asyncio.sleep(5)
+    await run_for(5, make(listener, topics={"t": "*"}, batch=3))
 
     assert [offsets for _, _, offsets in listener.calls] == [[0, 1, 2], [0, 1, 2], [3]]
 
@@ -1046,8 +1028,7 @@ async def test_a_plain_function_runs_in_a_thread(broker: FakeBroker, make: Make)
         seen.append((messages[0].body, threading.current_thread() is threading.main_thread()))
         return SUCCESS
 
-    async with make(listener, topics={"t": "*"}):
-        await asyncio.sleep(1)
+    await run_for(1, make(listener, topics={"t": "*"}))
 
     assert seen == [(b"a", False), (b"b", False)]
     assert broker.offsets["g", QUEUE] == 2
@@ -1219,8 +1200,7 @@ async def test_a_renewal_and_a_window_that_end_together_cost_one_pause(broker: F
     broker.create("t", bodies=[b"x"] * 3)
     listener = Recorder(takes_s=61.0)
 
-    async with make(listener, topics={"t": "*"}):
-        await asyncio.sleep(130)
+    await run_for(130, make(listener, topics={"t": "*"}))
 
     assert rounded(listener.times) == [0.0, 61.01, 122.02]
     assert broker.times(Op.RENEW)[:4] == [1.0, 21.0, 41.0, 61.0]
@@ -1323,8 +1303,7 @@ async def test_21_busy_queues_and_20_slots(broker: FakeBroker, make: Make, share
         broker.send("t", queue_id, *[b"x"] * 2000)
     listener = Recorder(takes_s=0.05)
 
-    async with make(listener, topics={"t": "*"}, slots=20, turn_share_s=share_s):
-        await asyncio.sleep(30)
+    await run_for(30, make(listener, topics={"t": "*"}, slots=20, turn_share_s=share_s))
 
     counts = Counter(queue_id for _, queue_id, _ in listener.calls)
     assert listener.most == 20
@@ -1410,8 +1389,7 @@ async def test_a_lost_answer_to_a_renewal_is_no_refusal(broker: FakeBroker, make
     broker.refuse[Op.RENEW] = [RequestTimeout("x")]
 
     listener = Recorder(takes_s=1.0)
-    async with make(listener, topics={"t": "*"}):
-        await asyncio.sleep(50)
+    await run_for(50, make(listener, topics={"t": "*"}))
 
     assert listener.offsets == list(range(50))
     assert len(broker.sent(Op.ACQUIRE)) == 1

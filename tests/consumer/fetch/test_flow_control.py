@@ -24,11 +24,10 @@ from rmq.wire.model import MessageQueue
 from rmq.wire.protocol.ops.core import Op
 
 from ..fake_broker import FakeBroker
-from ..recorder import QUEUE, Make, Recorder, now
+from ..recorder import QUEUE, Make, Recorder, now, run_for
 
 pytestmark = [pytest.mark.virtual_time, pytest.mark.usefixtures("nothing_left_running")]
 
-QUEUE_PLAIN = MessageQueue("t", 0)
 LIMITS = Thresholds(1000, 64)
 
 
@@ -36,7 +35,7 @@ def asked(broker: FakeBroker) -> list[int]:
     return [request.payload.queues[0].queue_offset for request in broker.sent(Op.PULL)]
 
 
-def held(consumer: Consumer, queue: MessageQueue = QUEUE_PLAIN) -> Assignment:
+def held(consumer: Consumer, queue: MessageQueue = QUEUE) -> Assignment:
     assert consumer._runtime is not None
     return consumer._runtime.assignments[queue]
 
@@ -98,7 +97,7 @@ async def test_a_span_above_2000_stops_the_pulls_only_where_messages_are_finishe
         assert (held(consumer).flow_control is None) is pulls
         go_on.set()
         await asyncio.sleep(2)
-        assert broker.offsets["g", QUEUE_PLAIN] == last + 2
+        assert broker.offsets["g", QUEUE] == last + 2
 
 
 async def test_what_waits_to_be_tried_again_counts_as_held(broker: FakeBroker, make: Make) -> None:
@@ -169,7 +168,7 @@ async def test_a_listener_gets_as_many_uncommitted_messages_as_it_needs(
     async with make(listener, topics={"t": "*"}, pull_bytes=1, **limit):
         await asyncio.sleep(1)
         assert calls == 12
-        assert broker.offsets["g", QUEUE_PLAIN] == (0 if commit_every == 100 else 12)
+        assert broker.offsets["g", QUEUE] == (0 if commit_every == 100 else 12)
 
 
 async def test_above_the_limit_uncommitted_messages_are_followed_one_pull_at_a_time_with_a_warning(
@@ -228,7 +227,7 @@ async def test_bytes_are_held_below_the_share_and_not_at_it(
     broker: FakeBroker, make: Make, held_bytes: int, asks: bool
 ) -> None:
     broker.create("t", bodies=[b"x"])
-    size = len(broker.logs[QUEUE_PLAIN][0].data)
+    size = len(broker.logs[QUEUE][0].data)
 
     async with make(Recorder(takes_s=100.0), topics={"t": "*"}, cache_bytes=size + held_bytes, drain_s=0.0):
         await asyncio.sleep(5)
@@ -282,8 +281,7 @@ async def test_a_queue_is_pulled_when_all_that_is_held_of_it_is_done_and_others_
         await asyncio.sleep(5.0 if context.queue.queue_id == 0 else 1.0)
         return ConsumeStatus.SUCCESS
 
-    async with make(listener, topics={"t": "*"}, pull_when_drained=True, pull_bytes=1):
-        await asyncio.sleep(22)
+    await run_for(22, make(listener, topics={"t": "*"}, pull_when_drained=True, pull_bytes=1))
 
     pulls = [(round(r.at, 3), *r.payload.queues[0][1:3]) for r in broker.sent(Op.PULL)]
     assert [(at, offset) for at, queue_id, offset in pulls if queue_id == 0] == [(0.0, 0), (10.0, 2), (20.0, 4)]
@@ -308,7 +306,7 @@ async def test_a_drained_queue_is_pulled_for_a_listener_that_waits_for_more_befo
 
     async with make(listener, topics={"t": "*"}, pull_when_drained=True, pull_bytes=1):
         await asyncio.sleep(1)
-        assert broker.offsets["g", QUEUE_PLAIN] == 4
+        assert broker.offsets["g", QUEUE] == 4
     assert "pull.uncommitted" not in caplog.text
 
 
@@ -347,7 +345,7 @@ async def test_a_queue_that_stopped_in_a_crash_loop_is_not_pulled_any_more(broke
         held(consumer).crash_loop = "CRASH_LOOP"
         await asyncio.sleep(100)
         assert broker.times(Op.PULL) == [0.0]
-        assert consumer.assignment == [QUEUE_PLAIN]
+        assert consumer.assignment == [QUEUE]
 
 
 QUEUES = [MessageQueue(topic, queue_id) for topic in "tu" for queue_id in (0, 1)]

@@ -42,16 +42,13 @@ from rmq.wire.protocol.ops.core import EMPTY, NO_OFFSET, Op, PullQueue, PullResu
 
 from ..fake_broker import FakeBroker
 from ..filtering_broker import FilteringBroker
-from ..recorder import COMMIT, QUEUE, SUCCESS, SUSPEND, Make, Messages, Recorder
+from ..recorder import COMMIT, QUEUE, SUCCESS, SUSPEND, Make, Messages, Recorder, run_for
 from rigs.batches import every_codec
 
 pytestmark = [pytest.mark.virtual_time, pytest.mark.usefixtures("nothing_left_running")]
 
 
 Make_plain = Callable[..., Consumer]
-
-
-QUEUE_PLAIN = MessageQueue("t", 0)
 
 
 def asked(broker: FakeBroker) -> list[int]:
@@ -62,11 +59,10 @@ async def test_the_lock_comes_before_the_first_pull_which_begins_at_the_committe
     broker: FakeBroker, make: Make_plain
 ) -> None:
     broker.create("t", bodies=[b"x"] * 10)
-    broker.offsets["g", QUEUE_PLAIN] = 7
+    broker.offsets["g", QUEUE] = 7
     listener = Recorder()
 
-    async with make(listener, topics={"t": "*"}):
-        await asyncio.sleep(1)
+    await run_for(1, make(listener, topics={"t": "*"}))
 
     kinds = [request.op for request in broker.requests]
     assert kinds.index(Op.ACQUIRE) < kinds.index(Op.PULL)
@@ -78,8 +74,7 @@ async def test_the_lock_comes_before_the_first_pull_which_begins_at_the_committe
 async def test_an_empty_queue_is_held_15_s_at_a_time(broker: FakeBroker, make: Make_plain) -> None:
     broker.create("t")
 
-    async with make(topics={"t": "*"}):
-        await asyncio.sleep(46)
+    await run_for(46, make(topics={"t": "*"}))
 
     assert broker.times(Op.PULL) == [0.0, 15.0, 30.0, 45.0]
 
@@ -102,8 +97,7 @@ async def test_pulls_that_found_something_are_followed_by_the_interval_and_other
         broker.send("t", 0, b"x")
     listener = Recorder()
 
-    async with make(listener, topics={"t": "*"}, pull_interval_s=2.0, pull_bytes=1):
-        await asyncio.sleep(40)
+    await run_for(40, make(listener, topics={"t": "*"}, pull_interval_s=2.0, pull_bytes=1))
 
     assert broker.times(Op.PULL) == [0.0, 2.0, 4.0, 6.0, 21.0, 36.0]
     assert listener.times == [0.0, 2.0, 4.0]
@@ -167,12 +161,12 @@ async def test_progress_rides_on_pulls_and_within_200_ms_where_none_goes(broker:
         await asyncio.sleep(1)
         broker.send("t", 0, b"a")
         await asyncio.sleep(0.75)
-        assert broker.offsets["g", QUEUE_PLAIN] == 1
+        assert broker.offsets["g", QUEUE] == 1
         broker.send("t", 0, b"b")
         await asyncio.sleep(1)
         broker.send("t", 0, b"c")
         await asyncio.sleep(1)
-        assert broker.offsets["g", QUEUE_PLAIN] == 3
+        assert broker.offsets["g", QUEUE] == 3
 
     # Where it began rode on the first pull; the rest came while a pull was parked.
     assert broker.sent(Op.PULL)[0].payload.queues[0].commit_offset == 0
@@ -199,15 +193,15 @@ async def test_the_first_pull_of_a_new_lease_begins_where_the_owner_before_has_c
     broker: FakeBroker, make: Make_plain
 ) -> None:
     broker.create("t", bodies=[b"x"] * 10)
-    broker.offsets["g", QUEUE_PLAIN] = 2
-    broker.give("g", QUEUE_PLAIN, "owner")
+    broker.offsets["g", QUEUE] = 2
+    broker.give("g", QUEUE, "owner")
     listener = Recorder()
 
     async with make(listener, topics={"t": "*"}):
         await asyncio.sleep(1)  # asked for the lock in vain
         assert broker.sent(Op.PULL) == []
-        broker.offsets["g", QUEUE_PLAIN] = 6
-        broker.free("g", QUEUE_PLAIN)
+        broker.offsets["g", QUEUE] = 6
+        broker.free("g", QUEUE)
         await asyncio.sleep(1)
 
     assert asked(broker)[0] == 6
@@ -234,12 +228,12 @@ async def test_a_fenced_pull_drops_the_assignment(broker: FakeBroker, make: Make
 
     async with consumer:
         await asyncio.sleep(1)
-        broker.give("g", QUEUE_PLAIN, "thief")  # which answers the parked pull
+        broker.give("g", QUEUE, "thief")  # which answers the parked pull
         await asyncio.sleep(0.5)
         assert consumer.assignment == []
-        broker.free("g", QUEUE_PLAIN)
+        broker.free("g", QUEUE)
         await asyncio.sleep(0.5)
-        assert consumer.assignment == [QUEUE_PLAIN]
+        assert consumer.assignment == [QUEUE]
 
 
 @pytest.mark.parametrize("refused", [True, False])
@@ -250,8 +244,7 @@ async def test_a_pull_refused_as_a_whole_is_tried_again_or_fenced(
     broker.refuse[Op.PULL] = [Internal("x") if refused else Fenced("x")]
     listener = Recorder()
 
-    async with make(listener, topics={"t": "*"}):
-        await asyncio.sleep(5)
+    await run_for(5, make(listener, topics={"t": "*"}))
 
     assert listener.times == [3.0 if refused else 0.0]
     assert len(broker.sent(Op.ACQUIRE)) == (1 if refused else 2)
@@ -259,7 +252,7 @@ async def test_a_pull_refused_as_a_whole_is_tried_again_or_fenced(
 
 async def test_an_offset_behind_the_log_goes_on_at_its_end(broker: FakeBroker, make: Make_plain) -> None:
     broker.create("t", bodies=[b"x"] * 5)
-    broker.offsets["g", QUEUE_PLAIN] = 9
+    broker.offsets["g", QUEUE] = 9
     listener = Recorder()
 
     async with make(listener, topics={"t": "*"}):
@@ -268,7 +261,7 @@ async def test_an_offset_behind_the_log_goes_on_at_its_end(broker: FakeBroker, m
         await asyncio.sleep(1)
 
         # The queue has recovered by itself, and the group was not rewound.
-        assert broker.offsets["g", QUEUE_PLAIN] >= 6
+        assert broker.offsets["g", QUEUE] >= 6
 
     assert asked(broker)[:2] == [9, 5]
     assert listener.offsets == [5]
@@ -329,7 +322,7 @@ async def test_progress_of_a_pull_that_failed_is_sent_again(broker: FakeBroker, 
         carried = [request.payload.queues[0].commit_offset for request in broker.sent(Op.PULL)]
         assert carried.count(1) == 2
         assert NO_OFFSET in carried
-        assert broker.offsets["g", QUEUE_PLAIN] == 1
+        assert broker.offsets["g", QUEUE] == 1
 
 
 async def test_no_progress_is_sent_while_the_lease_is_not_believed_in(broker: FakeBroker, make: Make_plain) -> None:
@@ -343,9 +336,9 @@ async def test_no_progress_is_sent_while_the_lease_is_not_believed_in(broker: Fa
         await asyncio.sleep(7.9)
         # The belief ended at 30 s, the call at 33.5; the renewals asked for at 33.51 and before came to nothing.
         assert len(listener.ended) == 1
-        assert broker.offsets["g", QUEUE_PLAIN] == 0
+        assert broker.offsets["g", QUEUE] == 0
         await asyncio.sleep(0.6)
-        assert broker.offsets["g", QUEUE_PLAIN] == 1
+        assert broker.offsets["g", QUEUE] == 1
 
 
 @pytest.mark.parametrize("foreign", ["hole", "topic", "queue"])
@@ -358,9 +351,7 @@ async def test_a_batch_that_is_not_what_was_asked_for_is_refused_and_asked_for_a
         for queue_id in (0, 1):
             broker.send(topic, queue_id, b"a")
             broker.send(topic, queue_id, b"b")
-    log, index = {"hole": (QUEUE_PLAIN, 1), "topic": (MessageQueue("u", 0), 0), "queue": (MessageQueue("t", 1), 0)}[
-        foreign
-    ]
+    log, index = {"hole": (QUEUE, 1), "topic": (MessageQueue("u", 0), 0), "queue": (MessageQueue("t", 1), 0)}[foreign]
     broker.answers = [PullResult(0, 0, 2, 0, 2, broker.logs[log][index].data)]
     broker.topics = {"t": 1}
     listener = Recorder()
@@ -789,8 +780,7 @@ async def test_a_stop_does_not_wait_for_what_is_still_packed(broker: FakeBroker,
         broker.send("t", 0, bytes(10_000), codec=ZLIB)
     listener = Recorder(takes_s=1.0)
 
-    async with make(listener, topics={"t": "*"}, cache_bytes=20_000):
-        await asyncio.sleep(2.5)
+    await run_for(2.5, make(listener, topics={"t": "*"}, cache_bytes=20_000))
 
     assert listener.offsets == [0, 1, 2]
 
@@ -1210,8 +1200,7 @@ async def test_only_the_queue_with_the_gap_stops(broker: FakeBroker, make: Make)
     broker.send("t", 1, b"x")
     listener = Recorder()
 
-    async with make(listener, topics={"t": "*"}):
-        await asyncio.sleep(3)
+    await run_for(3, make(listener, topics={"t": "*"}))
 
     assert [(queue_id, offsets) for _, queue_id, offsets in listener.calls] == [(1, [0])]
 
@@ -1333,8 +1322,7 @@ async def test_a_consumer_that_is_told_to_skip_warns_and_goes_on_behind_the_gap(
     overtaken(broker)
     listener = Recorder()
 
-    async with make(listener, topics={"t": "*"}, on_gap="skip"):
-        await asyncio.sleep(1)
+    await run_for(1, make(listener, topics={"t": "*"}, on_gap="skip"))
 
     assert asked(broker)[:2] == [2, 5]
     assert listener.offsets == [5, 6, 7, 8, 9]
@@ -1412,8 +1400,7 @@ async def test_damage_without_an_end_is_asked_for_again_and_never_skipped(broker
     broker.refuse[Op.PULL] = [Damaged("rot"), Internal("x")]
     listener = Recorder()
 
-    async with make(listener, topics={"t": "*"}, on_gap="skip"):
-        await asyncio.sleep(7)
+    await run_for(7, make(listener, topics={"t": "*"}, on_gap="skip"))
 
     assert (listener.offsets, listener.times) == ([0], [6.0])
 

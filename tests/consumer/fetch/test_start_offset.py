@@ -31,10 +31,9 @@ from rmq.wire.protocol.ops.core import Op, Range
 from rmq.wire.protocol.ops.messages import OffsetAt
 
 from ..fake_broker import FakeBroker
-from ..recorder import QUEUE, Make, Recorder, now
+from ..recorder import QUEUE, Make, Recorder, now, run_for
 
 pytestmark = [pytest.mark.virtual_time, pytest.mark.usefixtures("nothing_left_running")]
-QUEUE_PLAIN = MessageQueue("t", 0)
 NOON = "timestamp:2026-01-31T12:00Z"
 NOON_US = 1_769_860_800_000_000
 
@@ -49,13 +48,13 @@ async def test_a_group_without_progress_begins_where_it_is_told(
 ) -> None:
     broker.create("t", bodies=[b"x"] * 4)
     broker.send("t", 0, *[b"x"] * 6)
-    broker.min_offsets[QUEUE_PLAIN] = 4
+    broker.min_offsets[QUEUE] = 4
 
     async with make(topics={"t": "*"}, start_from=start_from):
         await asyncio.sleep(0.5)
         assert asked(broker)[0] == first
         # The decision is recorded: "last" means the last of now for whoever goes on.
-        assert broker.offsets["g", QUEUE_PLAIN] >= first
+        assert broker.offsets["g", QUEUE] >= first
 
 
 @pytest.mark.parametrize("start_from", ["first", "last", NOON])
@@ -71,7 +70,7 @@ async def test_the_retries_of_a_group_are_for_it_whenever_they_were_given_back(
 
     async with make(listener, topics={"t": "*"}, start_from=start_from) as consumer:
         await asyncio.sleep(1)
-        assert consumer.assignment == [QUEUE_PLAIN]
+        assert consumer.assignment == [QUEUE]
 
     assert listener.offsets == [2]
 
@@ -98,8 +97,7 @@ async def test_a_start_that_cannot_be_read_is_asked_for_again_and_never_guessed(
     broker.refuse[Op.RANGES] = [error]
     listener = Recorder()
 
-    async with make(listener, topics={"t": "*"}):
-        await asyncio.sleep(4)
+    await run_for(4, make(listener, topics={"t": "*"}))
 
     assert len(broker.sent(Op.RANGES)) == 2
     assert asked(broker)[0] == 0
@@ -164,12 +162,11 @@ async def test_stored_progress_counts_and_without_any_the_setting(
     broker: FakeBroker, make: Make, start_from: str, stored: int | None, expected: int
 ) -> None:
     broker.create("t", bodies=[b"x"] * 10)
-    broker.offsets_at[QUEUE_PLAIN, NOON_US] = 5
+    broker.offsets_at[QUEUE, NOON_US] = 5
     if stored is not None:
-        broker.offsets["g", QUEUE_PLAIN] = stored
+        broker.offsets["g", QUEUE] = stored
 
-    async with make(topics={"t": "*"}, start_from=start_from):
-        await asyncio.sleep(0.5)
+    await run_for(0.5, make(topics={"t": "*"}, start_from=start_from))
 
     assert asked(broker)[0] == expected
 
@@ -184,8 +181,7 @@ async def test_last_is_the_same_for_a_member_that_comes_after_more_messages(brok
         await asyncio.sleep(1)
         broker.send("t", 1, b"new")
     broker.set_members("g")
-    async with make(listener, topics={"t": "*"}, start_from="last"):
-        await asyncio.sleep(1)
+    await run_for(1, make(listener, topics={"t": "*"}, start_from="last"))
 
     assert listener.offsets == [1]
 
@@ -200,8 +196,7 @@ async def test_last_does_not_pass_a_queue_that_was_made_while_nobody_of_the_grou
         await asyncio.sleep(1)
     broker.create("t", 2)
     broker.send("t", 1, b"new")
-    async with make(listener, topics={"t": "*"}, start_from="last"):
-        await asyncio.sleep(1)
+    await run_for(1, make(listener, topics={"t": "*"}, start_from="last"))
 
     assert listener.calls == [(1.0, 1, [0])]
 

@@ -28,7 +28,7 @@ from rmq.wire.protocol.hello import Limits
 from rmq.wire.protocol.ops.core import Op
 
 from ..fake_broker import FakeBroker
-from ..recorder import QUEUE, Make, Recorder
+from ..recorder import QUEUE, Make, Recorder, run_for
 
 pytestmark = [pytest.mark.virtual_time, pytest.mark.usefixtures("nothing_left_running")]
 
@@ -38,8 +38,7 @@ Make_plain = Callable[..., Consumer]
 async def test_locks_are_renewed_at_1_21_and_41_s_in_one_request_for_all(broker: FakeBroker, make: Make_plain) -> None:
     broker.create("t", 4)
 
-    async with make(topics={"t": "*"}):
-        await asyncio.sleep(60.5)
+    await run_for(60.5, make(topics={"t": "*"}))
 
     assert broker.times(Op.RENEW) == [1.0, 21.0, 41.0]
     assert [len(request.payload.leases) for request in broker.sent(Op.RENEW)] == [4, 4, 4]
@@ -71,8 +70,7 @@ async def test_a_beat_that_was_missed_is_not_made_up_for(broker: FakeBroker, mak
 
 
 async def test_nothing_is_asked_without_leases(broker: FakeBroker, make: Make_plain) -> None:
-    async with make(topics={"t": "*"}):
-        await asyncio.sleep(50)
+    await run_for(50, make(topics={"t": "*"}))
 
     assert broker.sent(Op.RENEW) == []
 
@@ -272,8 +270,7 @@ async def test_short_leases_are_renewed_and_short_memberships_reported_in_time(m
     broker.lease_s, broker.expiry_s = 12.0, 20.0
     broker.create("t")
 
-    async with make(topics={"t": "*"}):
-        await asyncio.sleep(10.5)
+    await run_for(10.5, make(topics={"t": "*"}))
 
     assert broker.times(Op.RENEW) == [1.0, 5.0, 9.0]
     assert broker.times(Op.JOIN) == [0.0, 0.0, 5.0, 10.0]

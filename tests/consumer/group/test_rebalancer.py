@@ -21,7 +21,7 @@ from rmq.wire.model import MessageQueue
 from rmq.wire.protocol.ops.core import Op, Push
 
 from ..fake_broker import FakeBroker
-from ..recorder import QUEUE, SUSPEND, Make, Recorder
+from ..recorder import QUEUE, SUSPEND, Make, Recorder, run_for
 
 pytestmark = [pytest.mark.virtual_time, pytest.mark.usefixtures("nothing_left_running")]
 
@@ -159,8 +159,7 @@ async def test_a_list_from_before_a_stop_does_not_overwrite_the_newer_answer(bro
 async def test_the_group_hears_of_us_every_30_s(broker: FakeBroker, make: Make) -> None:
     broker.create("t")
 
-    async with make(topics={"t": "*"}):
-        await asyncio.sleep(65)
+    await run_for(65, make(topics={"t": "*"}))
 
     assert broker.times(Op.JOIN) == [0.0, 0.0, 30.0, 60.0]  # the second as a queue came to us
 
@@ -411,8 +410,7 @@ async def test_every_20_s_what_is_missing_is_looked_for(broker: FakeBroker, make
     broker.give("g", QUEUE, "other")
     broker.expiry_s = 1000.0
 
-    async with make(topics={"t": "*"}, lock_retry_s=100.0, heartbeat_s=100.0):
-        await asyncio.sleep(41)
+    await run_for(41, make(topics={"t": "*"}, lock_retry_s=100.0, heartbeat_s=100.0))
 
     assert broker.times(Op.ACQUIRE) == [0.0, 20.0, 40.0]
 
