@@ -1,10 +1,4 @@
-"""
-Which story is told of a queue where several causes come together, and in which order stories are told.
-
-What is said of queues that nobody works on, word by word where people copy it.
-
-What is said of queues whose owner works on them, with each limit at and beside its edge.
-"""
+"""Which cause is reported where several coincide, the limits of each, and the sentences that users copy."""
 
 from __future__ import annotations
 
@@ -157,6 +151,10 @@ def test_what_is_told_of_an_owner_counts_for_its_epoch_only() -> None:
     assert found(facts(says=report(epoch=EPOCH - 1))) == ("WAITING_FOR_LOCK", "WATCH")
 
 
+def watched(moved: int | None, **says: object) -> QueueFacts:
+    return replace(held(**says), moved=moved, watched_s=1.0)
+
+
 RESET = "`rmq-admin group reset-offset g --topic t --queue 3 --to"
 
 
@@ -193,6 +191,33 @@ RESET = "`rmq-admin group reset-offset g --topic t --queue 3 --to"
         (held(dropped=True, called_for_s=59.9), "WAITING_FOR_LOCK", "WATCH"),
         (held(dropped=True, called_for_s=60.0), "WAITING_FOR_LOCK", "ACTION_REQUIRED"),
         (held(lost=True), "WAITING_FOR_LOCK", "WATCH"),
+        (held(paused=True), "PAUSED", "ACTION_REQUIRED"),
+        (replace(held(paused=True), lag=0), "PAUSED", "WATCH"),
+        (replace(held(), lag=0), "NO_NEW_MESSAGES", "OK"),
+        (held(head_offset=15), "NO_NEW_MESSAGES", "OK"),
+        (held(head_offset=14), "STANDING_STILL", "WATCH"),
+        (held(called_for_s=5.0), "CONSUMING", "OK"),
+        (held(called_for_s=5.1), "LISTENER_RUNNING", "WATCH"),
+        (held(called_for_s=59.9), "LISTENER_RUNNING", "WATCH"),
+        (held(called_for_s=60.0), "LISTENER_RUNNING", "ACTION_REQUIRED"),
+        (held(called_for_s=20.0, consume_timeout_s=20.0), "LISTENER_RUNNING", "ACTION_REQUIRED"),
+        (held(attempt=2), "RETRYING", "WATCH"),
+        (held(attempt=3), "RETRYING", "WATCH"),
+        (held(attempt=4), "RETRYING", "ACTION_REQUIRED"),
+        (replace(held(), attempts=3, retry_offset=10), "RETRYING", "ACTION_REQUIRED"),
+        (replace(held(), attempts=3, retry_offset=9), "STANDING_STILL", "WATCH"),
+        (watched(1), "CONSUMING", "OK"),
+        (watched(0), "STANDING_STILL", "WATCH"),
+        (watched(0, called_for_s=2.0), "CONSUMING", "OK"),
+        (held(polled_ago_s=5.0), "STANDING_STILL", "WATCH"),
+        (held(polled_ago_s=5.1), "NOT_POLLED", "WATCH"),
+        (held(polled_ago_s=60.0), "NOT_POLLED", "ACTION_REQUIRED"),
+        (held(loop_lag_s=1.0), "STANDING_STILL", "WATCH"),
+        (held(loop_lag_s=1.1), "LOOP_LATE", "ACTION_REQUIRED"),
+        (held(flow_control="full"), "FLOW_CONTROL", "WATCH"),
+        (held(slots_busy=True, cached_messages=1), "SLOTS_BUSY", "WATCH"),
+        (facts(reported_all=False, moved=3, watched_s=1.0), "CONSUMING", "OK"),
+        (facts(reported_all=False, moved=0, watched_s=1.0), "STANDING_STILL", "WATCH"),
     ],
 )
 def test_reason_and_urgency(of: QueueFacts, reason: str, urgency: str) -> None:
@@ -268,46 +293,6 @@ def test_that_nobody_is_back_from_a_restart_of_the_broker_is_told_as_that() -> N
 
     assert story.sentence == "the broker started 1.0 s ago, and no member of the group is back yet."
     assert story.advice == "ask again in 10 s; if it stays so, start a consumer of this group."
-
-
-def watched(moved: int | None, **says: object) -> QueueFacts:
-    return replace(held(**says), moved=moved, watched_s=1.0)
-
-
-@pytest.mark.parametrize(
-    ("of", "reason", "urgency"),
-    [
-        (held(paused=True), "PAUSED", "ACTION_REQUIRED"),
-        (replace(held(paused=True), lag=0), "PAUSED", "WATCH"),
-        (replace(held(), lag=0), "NO_NEW_MESSAGES", "OK"),
-        (held(head_offset=15), "NO_NEW_MESSAGES", "OK"),
-        (held(head_offset=14), "STANDING_STILL", "WATCH"),
-        (held(called_for_s=5.0), "CONSUMING", "OK"),
-        (held(called_for_s=5.1), "LISTENER_RUNNING", "WATCH"),
-        (held(called_for_s=59.9), "LISTENER_RUNNING", "WATCH"),
-        (held(called_for_s=60.0), "LISTENER_RUNNING", "ACTION_REQUIRED"),
-        (held(called_for_s=20.0, consume_timeout_s=20.0), "LISTENER_RUNNING", "ACTION_REQUIRED"),
-        (held(attempt=2), "RETRYING", "WATCH"),
-        (held(attempt=3), "RETRYING", "WATCH"),
-        (held(attempt=4), "RETRYING", "ACTION_REQUIRED"),
-        (replace(held(), attempts=3, retry_offset=10), "RETRYING", "ACTION_REQUIRED"),
-        (replace(held(), attempts=3, retry_offset=9), "STANDING_STILL", "WATCH"),
-        (watched(1), "CONSUMING", "OK"),
-        (watched(0), "STANDING_STILL", "WATCH"),
-        (watched(0, called_for_s=2.0), "CONSUMING", "OK"),
-        (held(polled_ago_s=5.0), "STANDING_STILL", "WATCH"),
-        (held(polled_ago_s=5.1), "NOT_POLLED", "WATCH"),
-        (held(polled_ago_s=60.0), "NOT_POLLED", "ACTION_REQUIRED"),
-        (held(loop_lag_s=1.0), "STANDING_STILL", "WATCH"),
-        (held(loop_lag_s=1.1), "LOOP_LATE", "ACTION_REQUIRED"),
-        (held(flow_control="full"), "FLOW_CONTROL", "WATCH"),
-        (held(slots_busy=True, cached_messages=1), "SLOTS_BUSY", "WATCH"),
-        (facts(reported_all=False, moved=3, watched_s=1.0), "CONSUMING", "OK"),
-        (facts(reported_all=False, moved=0, watched_s=1.0), "STANDING_STILL", "WATCH"),
-    ],
-)
-def test_reason_and_urgency_explain_working(of: QueueFacts, reason: str, urgency: str) -> None:
-    assert found(of) == (reason, urgency)
 
 
 @pytest.mark.parametrize(
