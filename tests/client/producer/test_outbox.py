@@ -266,9 +266,7 @@ class LongWay(Outbox):
         return None
 
 
-def single_plain(
-    body: bytes, born_at: int = BORN_AT_PLAIN, tag: str | None = None, key: str | None = None
-) -> PendingMessage:
+def plain(body: bytes, born_at: int = BORN_AT_PLAIN, tag: str | None = None, key: str | None = None) -> PendingMessage:
     return PendingMessage("orders", Message("orders", body, tag=tag), Choice(), key, born_at)
 
 
@@ -295,7 +293,7 @@ kinds = st.tuples(
 @given(st.lists(kinds, max_size=12))
 def test_both_ways_give_the_same_bytes(rows: list[tuple[bytes, int, str | None, str | None, bool]]) -> None:
     def made() -> list[PendingMessage]:
-        singles = [single_plain(body, born_at, tag, key) for body, born_at, tag, key, _ in rows]
+        singles = [plain(body, born_at, tag, key) for body, born_at, tag, key, _ in rows]
         for one, (*_, is_over) in zip(singles, rows, strict=True):
             if is_over:
                 one.give_up()
@@ -308,8 +306,8 @@ def test_both_ways_give_the_same_bytes(rows: list[tuple[bytes, int, str | None, 
 
 
 def test_more_messages_or_bytes_than_a_batch_is_worth_go_the_long_way() -> None:
-    many = [single_plain(b"x") for _ in range(MAX_COUNT + 1)]
-    long = [single_plain(bytes(WORTH_BYTES // 2)) for _ in range(5)]
+    many = [plain(b"x") for _ in range(MAX_COUNT + 1)]
+    long = [plain(bytes(WORTH_BYTES // 2)) for _ in range(5)]
 
     assert [len(pieces) for _, pieces in cuts(Outbox("orders", 3), many)] == [MAX_COUNT, 1]
     assert [len(pieces) for _, pieces in cuts(Outbox("orders", 3), long)] == [2, 2, 1]
@@ -317,7 +315,7 @@ def test_more_messages_or_bytes_than_a_batch_is_worth_go_the_long_way() -> None:
 
 def test_a_long_body_alone_is_not_copied() -> None:
     outbox, body = Outbox("orders", 3), bytes(WORTH_BYTES + 1)
-    outbox.put(single_plain(body))
+    outbox.put(plain(body))
 
     cut = outbox.cut(BY_PLAIN)
 
@@ -326,14 +324,14 @@ def test_a_long_body_alone_is_not_copied() -> None:
 
 def test_what_is_put_back_is_cut_again_with_what_came_since() -> None:
     outbox = Outbox("orders", 3)
-    first = [single_plain(b"1"), single_plain(b"2")]
+    first = [plain(b"1"), plain(b"2")]
     for one in first:
         outbox.put(one)
     cut = outbox.cut(BY_PLAIN)
     assert cut is not None and cut[1] == first
 
     outbox.put_back(cut[1])
-    outbox.put(single_plain(b"3"))
+    outbox.put(plain(b"3"))
     again = outbox.cut(BY_PLAIN)
 
     assert again is not None and [len(again[1]), again[1][:2]] == [3, first]
@@ -342,11 +340,11 @@ def test_what_is_put_back_is_cut_again_with_what_came_since() -> None:
 
 def test_what_is_put_back_keeps_what_it_has_besides_its_body() -> None:
     def again(outbox: Outbox) -> bytes:
-        outbox.put(single_plain(b"1", tag="t"))
+        outbox.put(plain(b"1", tag="t"))
         cut = outbox.cut(BY_PLAIN)
         assert cut is not None
         outbox.put_back(cut[1])
-        outbox.put(single_plain(b"2"))
+        outbox.put(plain(b"2"))
         cut = outbox.cut(BY_PLAIN)
         assert cut is not None
         return b"".join(cut[0])

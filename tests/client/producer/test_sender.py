@@ -22,7 +22,7 @@ pytestmark = pytest.mark.virtual_time
 
 
 @pytest.fixture
-async def producer_plain(broker: FakeBroker) -> AsyncIterator[Producer]:
+async def producer(broker: FakeBroker) -> AsyncIterator[Producer]:
     async with Producer(broker.address) as made:
         await made.send(message(0), key="k")
         broker.producers[made.producer_id].answers.clear()
@@ -33,10 +33,10 @@ async def producer_plain(broker: FakeBroker) -> AsyncIterator[Producer]:
 
 
 async def test_with_many_in_flight_the_order_of_calls_is_the_order_in_the_queue(
-    broker: FakeBroker, producer_plain: Producer
+    broker: FakeBroker, producer: Producer
 ) -> None:
     broker.holding = True
-    sending = asyncio.create_task(send_each(producer_plain, range(400)))
+    sending = asyncio.create_task(send_each(producer, range(400)))
     await asyncio.sleep(1)
     assert len(broker.stored) == 256, "as many as the broker remembers, no more"
 
@@ -49,11 +49,11 @@ async def test_with_many_in_flight_the_order_of_calls_is_the_order_in_the_queue(
 
 
 async def test_the_window_is_as_wide_as_asked_for(broker: FakeBroker) -> None:
-    async with Producer(broker.address, max_in_flight=3) as producer_plain:
+    async with Producer(broker.address, max_in_flight=3) as producer:
         broker.create(TOPIC)
-        await producer_plain.send(message(0), key="k")
+        await producer.send(message(0), key="k")
         broker.holding = True
-        sending = asyncio.create_task(send_each(producer_plain, range(1, 10)))
+        sending = asyncio.create_task(send_each(producer, range(1, 10)))
         await asyncio.sleep(1)
         assert len(broker.stored) == 1 + 3
 
@@ -66,11 +66,11 @@ async def test_the_window_is_as_wide_as_asked_for(broker: FakeBroker) -> None:
 @pytest.mark.parametrize("fate", [DropAfter, DropBefore])
 @pytest.mark.parametrize("at", range(1, 13))
 async def test_a_connection_lost_at_any_batch_costs_neither_order_nor_a_duplicate(
-    broker: FakeBroker, producer_plain: Producer, at: int, fate: type[Exception]
+    broker: FakeBroker, producer: Producer, at: int, fate: type[Exception]
 ) -> None:
     broker.before_store = Script({at: fate()})
 
-    receipts = await send_each(producer_plain, range(12))
+    receipts = await send_each(producer, range(12))
 
     assert numbers(broker) == list(range(12))
     assert [receipt.queue_offset for receipt in receipts if isinstance(receipt, Receipt)] == list(range(12))
@@ -78,22 +78,22 @@ async def test_a_connection_lost_at_any_batch_costs_neither_order_nor_a_duplicat
 
 
 async def test_losing_every_other_connection_costs_neither_order_nor_a_duplicate(
-    broker: FakeBroker, producer_plain: Producer
+    broker: FakeBroker, producer: Producer
 ) -> None:
     broker.before_store = Script({n: DropAfter() if n % 4 else DropBefore() for n in range(2, 60, 2)})
 
-    await send_each(producer_plain, range(60))
+    await send_each(producer, range(60))
 
     assert numbers(broker) == list(range(60))
 
 
 @pytest.mark.parametrize(("tells", "again"), [(True, 0), (False, 20)])
 async def test_answers_lost_on_their_way_are_given_again(
-    broker: FakeBroker, producer_plain: Producer, tells: bool, again: int
+    broker: FakeBroker, producer: Producer, tells: bool, again: int
 ) -> None:
     broker.tells_outcomes = tells
     broker.holding = True
-    sending = asyncio.create_task(send_each(producer_plain, range(20)))
+    sending = asyncio.create_task(send_each(producer, range(20)))
     await asyncio.sleep(1)
     stored = len(broker.stored)
     broker.held.clear()
@@ -107,9 +107,9 @@ async def test_answers_lost_on_their_way_are_given_again(
     assert [receipt.queue_offset for receipt in receipts if isinstance(receipt, Receipt)] == list(range(20))
 
 
-async def test_the_hello_names_the_first_number_without_an_answer(broker: FakeBroker, producer_plain: Producer) -> None:
+async def test_the_hello_names_the_first_number_without_an_answer(broker: FakeBroker, producer: Producer) -> None:
     broker.holding = True
-    sending = asyncio.create_task(send_each(producer_plain, range(5)))
+    sending = asyncio.create_task(send_each(producer, range(5)))
     await asyncio.sleep(1)
     broker.drop_all()
     broker.release()
@@ -118,13 +118,13 @@ async def test_the_hello_names_the_first_number_without_an_answer(broker: FakeBr
     first, second = (hello.producer for hello in broker.hellos)
     assert first is not None and second is not None
     assert (first.first_unresolved, second.first_unresolved) == (1, 2)
-    assert first.producer_id == producer_plain.producer_id
-    assert 0 < producer_plain.producer_id < 1 << 63
+    assert first.producer_id == producer.producer_id
+    assert 0 < producer.producer_id < 1 << 63
 
 
-async def test_a_restarted_broker_goes_on_where_the_old_one_was(broker: FakeBroker, producer_plain: Producer) -> None:
+async def test_a_restarted_broker_goes_on_where_the_old_one_was(broker: FakeBroker, producer: Producer) -> None:
     broker.before_store = Script({7: DropAfter()})
-    sending = asyncio.create_task(send_each(producer_plain, range(15)))
+    sending = asyncio.create_task(send_each(producer, range(15)))
     await until(lambda: len(broker.stored) >= 7)
     await broker.crash()
     await asyncio.sleep(20)
@@ -136,11 +136,11 @@ async def test_a_restarted_broker_goes_on_where_the_old_one_was(broker: FakeBrok
 
 
 async def test_a_broker_that_forgot_the_producer_is_told_where_it_stands(
-    broker: FakeBroker, producer_plain: Producer
+    broker: FakeBroker, producer: Producer
 ) -> None:
     broker.producers.clear()  # it now expects number 1
 
-    await send_each(producer_plain, range(5))
+    await send_each(producer, range(5))
 
     assert numbers(broker) == list(range(5))
     assert len(broker.hellos) == 2
@@ -152,11 +152,11 @@ async def test_a_broker_that_forgot_the_producer_is_told_where_it_stands(
 )
 @pytest.mark.parametrize("at", [1, 2, 5, 10])
 async def test_a_temporary_refusal_in_the_middle_is_sent_again_in_order(
-    broker: FakeBroker, producer_plain: Producer, at: int, refusal: errors.Refused
+    broker: FakeBroker, producer: Producer, at: int, refusal: errors.Refused
 ) -> None:
     broker.before_store = Script({at: refusal})
 
-    receipts = await send_each(producer_plain, range(10))
+    receipts = await send_each(producer, range(10))
 
     assert numbers(broker) == list(range(10))
     assert [receipt.queue_offset for receipt in receipts if isinstance(receipt, Receipt)] == list(range(10))
@@ -164,9 +164,7 @@ async def test_a_temporary_refusal_in_the_middle_is_sent_again_in_order(
     assert len(broker.hellos) == 1
 
 
-async def test_while_the_disk_is_full_one_batch_asks_and_the_rest_waits(
-    broker: FakeBroker, producer_plain: Producer
-) -> None:
+async def test_while_the_disk_is_full_one_batch_asks_and_the_rest_waits(broker: FakeBroker, producer: Producer) -> None:
     full = True
 
     def before_store(_header: object) -> None:
@@ -174,7 +172,7 @@ async def test_while_the_disk_is_full_one_batch_asks_and_the_rest_waits(
             raise errors.DiskFull("full")
 
     broker.before_store = before_store
-    sending = asyncio.create_task(send_each(producer_plain, range(50)))
+    sending = asyncio.create_task(send_each(producer, range(50)))
     await asyncio.sleep(0.05)
     asked = len(broker.arrived)
 
@@ -186,69 +184,63 @@ async def test_while_the_disk_is_full_one_batch_asks_and_the_rest_waits(
     assert numbers(broker) == list(range(50))
 
 
-async def test_a_loss_during_a_temporary_refusal_keeps_order_and_once(
-    broker: FakeBroker, producer_plain: Producer
-) -> None:
+async def test_a_loss_during_a_temporary_refusal_keeps_order_and_once(broker: FakeBroker, producer: Producer) -> None:
     broker.before_store = Script(
         {3: errors.DiskFull("full"), 4: DropAfter(), 6: errors.Internal("?"), 7: DropBefore(), 9: errors.DiskFull("x")}
     )
 
-    await send_each(producer_plain, range(20))
+    await send_each(producer, range(20))
 
     assert numbers(broker) == list(range(20))
 
 
 async def test_a_permanent_refusal_in_the_middle_fails_only_its_own_callers(
-    broker: FakeBroker, producer_plain: Producer
+    broker: FakeBroker, producer: Producer
 ) -> None:
     broker.before_store = Script({4: errors.BadBatch("no good")})
 
-    outcomes = await send_each(producer_plain, range(10))
+    outcomes = await send_each(producer, range(10))
 
     failed = [number for number, outcome in enumerate(outcomes) if isinstance(outcome, BaseException)]
     assert failed and all(isinstance(outcomes[number], errors.BadBatch) for number in failed)
     assert numbers(broker) == [number for number in range(10) if number not in failed]
 
 
-async def test_each_call_in_a_turn_of_its_own_is_a_batch_of_its_own(
-    broker: FakeBroker, producer_plain: Producer
-) -> None:
+async def test_each_call_in_a_turn_of_its_own_is_a_batch_of_its_own(broker: FakeBroker, producer: Producer) -> None:
     for number in range(5):
-        await producer_plain.send(message(number), key="k")
+        await producer.send(message(number), key="k")
 
     assert [header.count for header in broker.stored] == [1] * 5
 
 
-async def test_calls_of_one_turn_travel_as_one_batch(broker: FakeBroker, producer_plain: Producer) -> None:
-    receipts = await asyncio.gather(*(producer_plain.send(message(i), key="k") for i in range(100)))
+async def test_calls_of_one_turn_travel_as_one_batch(broker: FakeBroker, producer: Producer) -> None:
+    receipts = await asyncio.gather(*(producer.send(message(i), key="k") for i in range(100)))
 
     assert [header.count for header in broker.stored] == [100]
     assert [receipt.queue_offset for receipt in receipts] == list(range(100))
 
 
-async def test_batches_of_several_queues_share_a_frame(broker: FakeBroker, producer_plain: Producer) -> None:
+async def test_batches_of_several_queues_share_a_frame(broker: FakeBroker, producer: Producer) -> None:
     before = len(broker.requests)
 
-    await asyncio.gather(*(producer_plain.send(message(i), queue_id=i % 4) for i in range(100)))
+    await asyncio.gather(*(producer.send(message(i), queue_id=i % 4) for i in range(100)))
 
     assert len(broker.requests) == before + 1
     assert [header.count for header in broker.stored] == [25] * 4
     assert broker.bodies(TOPIC, 1) == [b"%06d" % i for i in range(1, 100, 4)]
 
 
-async def test_a_route_that_proved_wrong_is_asked_for_again(broker: FakeBroker, producer_plain: Producer) -> None:
+async def test_a_route_that_proved_wrong_is_asked_for_again(broker: FakeBroker, producer: Producer) -> None:
     broker.topics.clear()
     with pytest.raises(errors.TopicNotFound):
-        await producer_plain.send(message(1), key="k")
+        await producer.send(message(1), key="k")
 
-    await producer_plain.send(message(2), key="k")
+    await producer.send(message(2), key="k")
 
     assert numbers(broker) == [2]
 
 
-async def test_a_broker_with_another_store_is_asked_for_routes_again(
-    broker: FakeBroker, producer_plain: Producer
-) -> None:
+async def test_a_broker_with_another_store_is_asked_for_routes_again(broker: FakeBroker, producer: Producer) -> None:
     await broker.crash()
     broker.store_id += 1
     broker.topics.clear()
@@ -256,41 +248,39 @@ async def test_a_broker_with_another_store_is_asked_for_routes_again(
     await broker.start()
     await until(lambda: len(broker.hellos) == 2)
 
-    await producer_plain.send(message(1), key="k")
+    await producer.send(message(1), key="k")
 
     assert numbers(broker) == [1]
 
 
 @pytest.mark.parametrize("refusal", [errors.TooManyInFlight("1024"), errors.Internal("id 7")])
 async def test_a_whole_frame_that_is_refused_is_sent_again(
-    broker: FakeBroker, producer_plain: Producer, refusal: errors.Refused
+    broker: FakeBroker, producer: Producer, refusal: errors.Refused
 ) -> None:
     broker.frame_refusals = [refusal, refusal]
 
-    await send_each(producer_plain, range(10))
+    await send_each(producer, range(10))
 
     assert numbers(broker) == list(range(10))
 
 
 async def test_a_frame_that_the_broker_cannot_take_fails_its_callers_and_the_line_goes_on(
-    broker: FakeBroker, producer_plain: Producer
+    broker: FakeBroker, producer: Producer
 ) -> None:
     broker.frame_refusals = [errors.BadRequest("no")]
 
     with pytest.raises(errors.BadRequest):
-        await producer_plain.send(message(1), key="k")
-    await producer_plain.send(message(2), key="k")
+        await producer.send(message(1), key="k")
+    await producer.send(message(2), key="k")
 
     assert numbers(broker) == [2]
     assert len(broker.hellos) == 2, "whether the number was spent is told by a new hello"
 
 
-async def test_much_is_sent_again_in_several_frames(broker: FakeBroker, producer_plain: Producer) -> None:
+async def test_much_is_sent_again_in_several_frames(broker: FakeBroker, producer: Producer) -> None:
     broker.tells_outcomes = False
     broker.holding = True
-    sending = asyncio.create_task(
-        producer_plain.send_bodies(TOPIC, [bytes([i]) * (3 << 20) for i in range(6)], queue_id=0)
-    )
+    sending = asyncio.create_task(producer.send_bodies(TOPIC, [bytes([i]) * (3 << 20) for i in range(6)], queue_id=0))
     await until(lambda: len(broker.arrived) == 6)
     frames = len(broker.requests)
     broker.drop_all()
@@ -305,27 +295,27 @@ async def test_much_is_sent_again_in_several_frames(broker: FakeBroker, producer
 
 
 async def test_an_answer_that_cannot_be_read_ends_the_connection_and_all_is_sent_again(
-    broker: FakeBroker, producer_plain: Producer
+    broker: FakeBroker, producer: Producer
 ) -> None:
     broker.spoil_next_send = True
 
-    await send_each(producer_plain, range(3))
+    await send_each(producer, range(3))
 
     assert numbers(broker) == [0, 1, 2]
     assert len(broker.hellos) == 2
 
 
 async def test_a_socket_that_takes_nothing_stops_the_sender_until_it_does(broker: FakeBroker) -> None:
-    async with Producer(broker.address, delivery_timeout_s=100) as producer_plain:
+    async with Producer(broker.address, delivery_timeout_s=100) as producer:
         broker.create(TOPIC)
-        await producer_plain.send(message(0), queue_id=0)
+        await producer.send(message(0), queue_id=0)
         server = next(iter(broker.connections))
         server.transport.pause_reading()
         bodies = [bytes(1 << 20)] * 64
-        sending = asyncio.create_task(producer_plain.send_bodies(TOPIC, bodies, queue_id=0))
+        sending = asyncio.create_task(producer.send_bodies(TOPIC, bodies, queue_id=0))
         await asyncio.sleep(1)
-        assert not producer_plain._connection.writable
-        assert producer_plain._sender._window.size < 32 << 20, "most waits uncut"
+        assert not producer._connection.writable
+        assert producer._sender._window.size < 32 << 20, "most waits uncut"
 
         server.transport.resume_reading()
         receipts = await sending
@@ -335,30 +325,30 @@ async def test_a_socket_that_takes_nothing_stops_the_sender_until_it_does(broker
 
 
 async def test_a_socket_that_takes_more_is_enough_to_go_on_without_an_answer(broker: FakeBroker) -> None:
-    async with Producer(broker.address, delivery_timeout_s=100) as producer_plain:
+    async with Producer(broker.address, delivery_timeout_s=100) as producer:
         broker.create(TOPIC)
-        await producer_plain.send(message(0), queue_id=0)
+        await producer.send(message(0), queue_id=0)
         broker.holding = True
         server = next(iter(broker.connections))
         server.transport.pause_reading()
-        sending = asyncio.create_task(producer_plain.send_bodies(TOPIC, [bytes(1 << 20)] * 40, queue_id=0))
+        sending = asyncio.create_task(producer.send_bodies(TOPIC, [bytes(1 << 20)] * 40, queue_id=0))
         await asyncio.sleep(1)
-        assert not producer_plain._connection.writable
+        assert not producer._connection.writable
 
         server.transport.resume_reading()
-        await until(lambda: not producer_plain._sender._ready)  # everything was sent, and nothing answered
+        await until(lambda: not producer._sender._ready)  # everything was sent, and nothing answered
         broker.release()
         assert len(await sending) == 40
         assert len(broker.hellos) == 1, "no other connection has helped"
 
 
 async def test_a_turn_that_was_long_enough_goes_on_in_the_next_without_an_answer(
-    broker: FakeBroker, producer_plain: Producer, monkeypatch: pytest.MonkeyPatch
+    broker: FakeBroker, producer: Producer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rmq.client.producer.sender.TURN_S", -1.0)
     broker.holding = True
 
-    sending = [asyncio.create_task(producer_plain.send(message(number), queue_id=number)) for number in range(3)]
+    sending = [asyncio.create_task(producer.send(message(number), queue_id=number)) for number in range(3)]
     await until(lambda: len(broker.arrived) == 3)
     broker.release()
 

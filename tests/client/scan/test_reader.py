@@ -48,7 +48,7 @@ OFFSET_AND_BODY = Manner(("queue_offset", "body"))
 
 
 @pytest.fixture
-def broker_plain(fake_broker: FakeBroker) -> FakeBroker:
+def broker(fake_broker: FakeBroker) -> FakeBroker:
     """One queue with 10 batches of 10 messages, whose bodies are their offsets."""
     fake_broker.create("orders")
     for first in range(0, 100, 10):
@@ -56,8 +56,8 @@ def broker_plain(fake_broker: FakeBroker) -> FakeBroker:
     return fake_broker
 
 
-def part(broker_plain: FakeBroker, start: int = 0, end: int = 100) -> QueueRange:
-    return QueueRange(broker_plain.address, StoreIds(STORE_ID), "orders", 1, 0, start, end)
+def part(broker: FakeBroker, start: int = 0, end: int = 100) -> QueueRange:
+    return QueueRange(broker.address, StoreIds(STORE_ID), "orders", 1, 0, start, end)
 
 
 def fetched(asked: QueueRange) -> list[int]:
@@ -69,8 +69,8 @@ def fetched(asked: QueueRange) -> list[int]:
     return found
 
 
-def pulls(broker_plain: FakeBroker) -> list[int]:
-    return [payload[3][0][2] for op, payload in broker_plain.requests if op is Op.PULL]
+def pulls(broker: FakeBroker) -> list[int]:
+    return [payload[3][0][2] for op, payload in broker.requests if op is Op.PULL]
 
 
 @pytest.mark.parametrize(
@@ -78,18 +78,18 @@ def pulls(broker_plain: FakeBroker) -> list[int]:
 )
 @pytest.mark.parametrize("batches_a_pull", [1, 3, 512])
 def test_every_offset_of_a_range_comes_once_and_in_order(
-    broker_plain: FakeBroker, start: int, end: int, batches_a_pull: int
+    broker: FakeBroker, start: int, end: int, batches_a_pull: int
 ) -> None:
-    broker_plain.max_pull_batches = batches_a_pull
+    broker.max_pull_batches = batches_a_pull
 
-    assert fetched(part(broker_plain, start, end)) == list(range(start, end))
+    assert fetched(part(broker, start, end)) == list(range(start, end))
 
 
-def test_small_answers_are_gathered_into_one_record_batch(broker_plain: FakeBroker) -> None:
-    broker_plain.max_pull_batches = 1
+def test_small_answers_are_gathered_into_one_record_batch(broker: FakeBroker) -> None:
+    broker.max_pull_batches = 1
 
-    assert [batch.num_rows for batch in rows_of(part(broker_plain), BODY)] == [100]
-    assert pulls(broker_plain) == list(range(0, 100, 10))
+    assert [batch.num_rows for batch in rows_of(part(broker), BODY)] == [100]
+    assert pulls(broker) == list(range(0, 100, 10))
 
 
 def test_a_long_range_comes_in_several_record_batches(fake_broker: FakeBroker) -> None:
@@ -103,33 +103,33 @@ def test_a_long_range_comes_in_several_record_batches(fake_broker: FakeBroker) -
     assert all(size >= ENOUGH_ROWS - 1 for size in sizes[:-1])
 
 
-def test_no_more_is_asked_for_than_the_range_seems_to_need(broker_plain: FakeBroker) -> None:
-    fetched(part(broker_plain, 0, 10))
-    fetched(replace(part(broker_plain), end=100))
+def test_no_more_is_asked_for_than_the_range_seems_to_need(broker: FakeBroker) -> None:
+    fetched(part(broker, 0, 10))
+    fetched(replace(part(broker), end=100))
 
-    asked = [payload[2] for op, payload in broker_plain.requests if op is Op.PULL]
+    asked = [payload[2] for op, payload in broker.requests if op is Op.PULL]
     assert asked and all(size < MAX_PULL // 8 for size in asked)
 
 
-def test_nothing_is_joined_committed_or_waited_for(broker_plain: FakeBroker) -> None:
-    fetched(part(broker_plain))
+def test_nothing_is_joined_committed_or_waited_for(broker: FakeBroker) -> None:
+    fetched(part(broker))
 
-    assert {op for op, _ in broker_plain.requests} == {Op.HELLO, Op.PULL}
-    assert all(payload[:2] == [None, 0] for op, payload in broker_plain.requests if op is Op.PULL)
+    assert {op for op, _ in broker.requests} == {Op.HELLO, Op.PULL}
+    assert all(payload[:2] == [None, 0] for op, payload in broker.requests if op is Op.PULL)
 
 
-def test_the_connection_is_closed_when_the_reader_stops_early(broker_plain: FakeBroker) -> None:
-    rows = rows_of(part(broker_plain), BODY)
+def test_the_connection_is_closed_when_the_reader_stops_early(broker: FakeBroker) -> None:
+    rows = rows_of(part(broker), BODY)
     next(rows)
-    assert broker_plain.wait_for_connections(1)
+    assert broker.wait_for_connections(1)
 
     rows.close()  # type: ignore[attr-defined]  # a generator: this is what Spark does behind a limit
 
-    assert broker_plain.wait_for_connections(0)
+    assert broker.wait_for_connections(0)
 
 
-def test_reading_again_gives_the_same_rows(broker_plain: FakeBroker) -> None:
-    assert fetched(part(broker_plain, 5, 55)) == fetched(part(broker_plain, 5, 55))
+def test_reading_again_gives_the_same_rows(broker: FakeBroker) -> None:
+    assert fetched(part(broker, 5, 55)) == fetched(part(broker, 5, 55))
 
 
 def refuse(answer: Any) -> Any:
@@ -167,12 +167,12 @@ def cut(data: bytearray) -> None:
 
 @pytest.mark.parametrize("fault", [hang_up, stopping])
 def test_a_connection_that_the_broker_ended_meanwhile_is_made_anew(
-    broker_plain: FakeBroker, fault: Callable[[Any], Any]
+    broker: FakeBroker, fault: Callable[[Any], Any]
 ) -> None:
-    broker_plain.max_pull_batches = 1
-    broker_plain.fail_next(Op.PULL, lambda answer: answer, fault)
+    broker.max_pull_batches = 1
+    broker.fail_next(Op.PULL, lambda answer: answer, fault)
 
-    assert fetched(part(broker_plain)) == list(range(100))
+    assert fetched(part(broker)) == list(range(100))
 
 
 @pytest.mark.parametrize(
@@ -187,61 +187,61 @@ def test_a_connection_that_the_broker_ended_meanwhile_is_made_anew(
     ],
 )
 def test_what_cannot_be_read_fails_and_names_the_place(
-    broker_plain: FakeBroker, faults: list[Callable[[Any], Any]], error: type[RmqError], sentence: str
+    broker: FakeBroker, faults: list[Callable[[Any], Any]], error: type[RmqError], sentence: str
 ) -> None:
-    broker_plain.fail_next(Op.PULL, *faults)
+    broker.fail_next(Op.PULL, *faults)
 
-    with pytest.raises(error, match=rf"^topic orders, queue 0, offset \d+, broker {broker_plain.address}: ") as caught:
-        fetched(part(broker_plain))
+    with pytest.raises(error, match=rf"^topic orders, queue 0, offset \d+, broker {broker.address}: ") as caught:
+        fetched(part(broker))
 
     assert re.search(sentence, str(caught.value))
 
 
-def test_a_missing_batch_is_a_gap_and_fails(broker_plain: FakeBroker) -> None:
-    del broker_plain.topics["orders"][0].batches[3]
+def test_a_missing_batch_is_a_gap_and_fails(broker: FakeBroker) -> None:
+    del broker.topics["orders"][0].batches[3]
 
     with pytest.raises(Damaged, match="the next batch holds 40 to 50, so offset 30 is missing"):
-        fetched(part(broker_plain))
+        fetched(part(broker))
 
 
-def test_a_batch_that_comes_twice_fails(broker_plain: FakeBroker) -> None:
-    batches = broker_plain.topics["orders"][0].batches
-    broker_plain.fail_next(Op.PULL, lambda answer: [answer[0]._replace(batches=batches[0] + batches[0])])
+def test_a_batch_that_comes_twice_fails(broker: FakeBroker) -> None:
+    batches = broker.topics["orders"][0].batches
+    broker.fail_next(Op.PULL, lambda answer: [answer[0]._replace(batches=batches[0] + batches[0])])
 
     with pytest.raises(Damaged, match="offset 10 is missing"):
-        fetched(part(broker_plain))
+        fetched(part(broker))
 
 
-def test_messages_that_retention_removed_fail_the_task(broker_plain: FakeBroker) -> None:
-    broker_plain.topics["orders"][0].min_offset = 30
+def test_messages_that_retention_removed_fail_the_task(broker: FakeBroker) -> None:
+    broker.topics["orders"][0].min_offset = 30
 
     with pytest.raises(MessagesLost, match=r"queue 0, offset 20.*from offset 20 to 30.*the queue holds 30 to 100"):
-        fetched(part(broker_plain, 20))
+        fetched(part(broker, 20))
 
 
-def test_an_end_that_is_no_longer_reached_fails_the_task(broker_plain: FakeBroker) -> None:
+def test_an_end_that_is_no_longer_reached_fails_the_task(broker: FakeBroker) -> None:
     with pytest.raises(LogTruncated, match="the queue ends at 100; it went to 120"):
-        fetched(part(broker_plain, 0, 120))
+        fetched(part(broker, 0, 120))
 
 
-def test_a_topic_that_was_made_again_fails_the_task(broker_plain: FakeBroker) -> None:
+def test_a_topic_that_was_made_again_fails_the_task(broker: FakeBroker) -> None:
     with pytest.raises(LogTruncated, match="deleted and made again"):
-        fetched(replace(part(broker_plain), generation=2))
+        fetched(replace(part(broker), generation=2))
 
 
-def test_another_store_at_the_same_address_fails_the_task(broker_plain: FakeBroker) -> None:
+def test_another_store_at_the_same_address_fails_the_task(broker: FakeBroker) -> None:
     with pytest.raises(LogTruncated, match="another store"):
-        fetched(replace(part(broker_plain), stores=StoreIds(5)))
+        fetched(replace(part(broker), stores=StoreIds(5)))
 
 
-def test_a_batch_of_another_queue_fails_the_task(broker_plain: FakeBroker) -> None:
-    broker_plain.create("other")
-    broker_plain.append("other", 0, Rows([b"x"], 0))
-    theirs = broker_plain.topics["other"][0].batches[0]
-    broker_plain.fail_next(Op.PULL, lambda answer: [answer[0]._replace(batches=theirs)])
+def test_a_batch_of_another_queue_fails_the_task(broker: FakeBroker) -> None:
+    broker.create("other")
+    broker.append("other", 0, Rows([b"x"], 0))
+    theirs = broker.topics["other"][0].batches[0]
+    broker.fail_next(Op.PULL, lambda answer: [answer[0]._replace(batches=theirs)])
 
     with pytest.raises(Damaged, match="a batch of other, queue 0"):
-        fetched(part(broker_plain))
+        fetched(part(broker))
 
 
 @every_codec

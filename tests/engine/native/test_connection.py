@@ -56,11 +56,6 @@ async def opened(broker: FakeBroker, **options: Any) -> Connection:
     return connection
 
 
-async def until_plain(condition: Callable[[], bool]) -> None:
-    while not condition():
-        await asyncio.sleep(0.001)
-
-
 @pytest.mark.virtual_time
 async def test_the_greeting_names_the_member_and_its_limits(broker: FakeBroker) -> None:
     connection = await opened(broker, client="me")
@@ -133,7 +128,7 @@ async def test_a_cancelled_request_leaves_nothing_and_its_answer_is_ignored(brok
 async def test_while_disconnected_a_request_fails_at_once(broker: FakeBroker) -> None:
     connection = await opened(broker)
     await broker.stop()
-    await until_plain(lambda: not connection.connected)
+    await until(lambda: not connection.connected)
     before = time()
 
     with pytest.raises(errors.ConnectionLost, match="not connected to"):
@@ -174,7 +169,7 @@ async def test_the_session_is_the_same_over_reconnections(broker: FakeBroker) ->
     await asyncio.sleep(2)
 
     broker.drop_all()
-    await until_plain(lambda: len(greetings) == 2)
+    await until(lambda: len(greetings) == 2)
 
     assert {hello.session for hello in broker.hellos} == {connection.session}
     await connection.close()
@@ -278,7 +273,7 @@ async def test_three_unanswered_pings_in_silence_end_the_connection(broker: Fake
     assert [round(at) for at, op, _ in broker.requests] == [1, 2, 3, 4, 5, 6, 7, 8, 9]
     broker.answering = False
 
-    await until_plain(lambda: bool(lost))
+    await until(lambda: bool(lost))
 
     at, text = lost[0]
     assert at == pytest.approx(13, abs=0.01), "pings at 10, 11 and 12 had no answer"
@@ -361,7 +356,7 @@ async def test_the_reason_of_a_farewell_is_told(broker: FakeBroker) -> None:
     broker.push(Push.CLOSING, [errors.SlowReader.code, "you read nothing"])
     await connection.request(Op.PING, [])
     broker.drop_all()
-    await until_plain(lambda: bool(lost))
+    await until(lambda: bool(lost))
 
     assert "SLOW_READER: you read nothing" in str(lost[0])
     await connection.close()
@@ -387,7 +382,7 @@ async def test_garbage_ends_the_connection_and_another_is_made(broker: FakeBroke
     connection = await opened(broker)
 
     next(iter(broker.connections)).send(b"\xff\xff\xff\xff garbage")
-    await until_plain(lambda: len(broker.hellos) == 2)
+    await until(lambda: len(broker.hellos) == 2)
 
     await connection.wait_connected()
 
