@@ -51,10 +51,10 @@ class Message:
     ``index_keys`` are for searching, without effect on the order, and hold no white space; names and values of
     ``properties`` are text.
 
-    It waits in the broker if one of three is given: ``delay_level`` (1 is the first of the broker's levels: 1s 5s 10s
-    30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h, unless it is set otherwise), ``delay_s`` (seconds from the call
-    that sends it, by the clock of this machine), or ``deliver_at`` (a time; local if it has no zone). A time that has
-    passed is no delay.
+    One of three arguments defers its delivery: ``delay_level`` (1 is the first of the broker's levels: 1s 5s 10s 30s 1m
+    2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h, unless the broker has others), ``delay_s`` (seconds from the call that
+    sends it, by the clock of this machine), or ``deliver_at`` (a time; local if it has no zone). A time in the past
+    does not defer it.
     """
 
     topic: str
@@ -208,9 +208,9 @@ def _check_tag(tag: str) -> None:
 
 class StoredMessage:
     """
-    A message as consumers see it. ``body`` is its own ``bytes``; the rest is read when asked for.
+    A message as consumers see it. ``body`` is its own ``bytes``; everything else is decoded on access.
 
-    ``attempt`` is 1 at its first delivery, and grows with each; take-overs and restarts do not set it back.
+    ``attempt`` is 1 at its first delivery and increases with each; hand-overs and restarts do not reset it.
     """
 
     __slots__ = ("_index", "_origin", "attempt", "body")
@@ -222,7 +222,7 @@ class StoredMessage:
 
     @property
     def topic(self) -> str:
-        """The topic it was sent to; one that waits to be tried again shows that of its original."""
+        """The topic it was sent to; a retry shows the topic of its original."""
         topic = self._origin.topic
         if not topic.startswith(RETRIES):
             return topic
@@ -230,7 +230,7 @@ class StoredMessage:
 
     @property
     def stored_topic(self) -> str:
-        """The topic it lies in, as the broker calls it: that of retries, for one that is to be tried again."""
+        """The topic where the broker stores it: for a retry, the retry topic of the group."""
         return self._origin.header.topic
 
     @property
@@ -238,14 +238,14 @@ class StoredMessage:
         """
         The start of the broker that stored it.
 
-        It never falls along a queue, and is higher in a log that was restored than in what the restored copy lacks:
+        It never decreases along a queue, and after a restore it is higher than in any message that the restore lost:
         ``(log_epoch, queue_offset)`` orders the messages of a queue across a restore, which offsets alone do not.
         """
         return self._origin.header.log_epoch
 
     @property
     def due_at(self) -> datetime | None:
-        """When one that was put off is delivered, as a copy; None of one that has its place in a queue."""
+        """When a deferred message is delivered, as a copy; None for a message that has its offset in a queue."""
         header = self._origin.header
         return from_us(header.base_offset) if header.kind == KIND_PARKED else None
 
@@ -256,21 +256,21 @@ class StoredMessage:
 
     @property
     def queue_offset(self) -> int:
-        """Its place in the queue; -1 of one that still waits for its time, since it has none yet."""
+        """Its offset in the queue; -1 while it is deferred, since it has none yet."""
         header = self._origin.header
         return -1 if header.kind == KIND_PARKED else header.base_offset + self._index
 
     @property
     def message_id(self) -> str:
-        """32 hex digits that name it for ever."""
+        """32 hex digits that never change."""
         return self._origin.message_id(self._index)
 
     @property
     def copy_of(self) -> str | None:
         """
-        The id of the message that it was copied from; None if it is no copy.
+        The id of the message that it was copied from; None for an original.
 
-        A delayed message is such a copy, made when its time came: this is the id that its producer was told.
+        A deferred message is delivered as a copy: this is the id in its producer's receipt.
         """
         return self._origin.copy_of(self._index)
 
@@ -286,7 +286,7 @@ class StoredMessage:
 
     @property
     def properties(self) -> dict[str, str]:
-        """Its properties, as a dictionary of the caller's own."""
+        """A new dictionary of its properties."""
         return self._origin.columns.properties_of(self._index)
 
     @property
@@ -310,9 +310,9 @@ class StoredMessage:
 
 def stored_messages(origin: BatchOrigin, bodies: Iterable[bytes], indexes: Sequence[int]) -> list[StoredMessage]:
     """
-    The messages at some places of a batch, with these bodies.
+    Return the messages at some indexes of a batch, with these bodies.
 
-    The class has no ``__init__``: to call one for each message would cost more than all the rest of making it.
+    The class has no ``__init__``: calling one per message would cost more than everything else here.
     """
     message: StoredMessage
     messages = list(starmap(StoredMessage, repeat((), len(indexes))))
@@ -323,6 +323,6 @@ def stored_messages(origin: BatchOrigin, bodies: Iterable[bytes], indexes: Seque
 
 
 def from_us(microseconds: int) -> datetime:
-    """A point in time, in UTC."""
+    """Return a point in time, in UTC."""
     seconds, rest = divmod(microseconds, 1_000_000)
     return datetime.fromtimestamp(seconds, UTC).replace(microsecond=rest)

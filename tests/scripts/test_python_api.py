@@ -41,7 +41,7 @@ def test_a_class_that_programs_only_receive_has_properties_and_no_constructor() 
     message = section("StoredMessage")
 
     assert "```python" not in message
-    assert "| `queue_offset` | Its place in the queue;" in message
+    assert "| `queue_offset` | Its offset in the queue;" in message
     assert "`attempt` is 1 at its first delivery" in message
 
 
