@@ -39,7 +39,7 @@ class InputLine(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """What every line becomes."""
+    """The attributes that every line's message gets."""
 
     topic: str
     key: str | None = None
@@ -157,13 +157,13 @@ def command(
 
 @dataclass(frozen=True, slots=True)
 class ReceiptPrinter:
-    """How receipts are printed."""
+    """Renders receipts for standard output."""
 
     as_json: bool
     quiet: bool
 
     def text(self, topic: str, receipts: Sequence[Receipt]) -> bytes:
-        """A line for each."""
+        """Return one line for each receipt."""
         from .output.render import encoded, receipt_line, receipt_object, to_json
 
         if self.quiet:
@@ -233,7 +233,7 @@ async def _send_all(producer: Producer, shape: Shape, file: BinaryIO, printer: R
 
 
 class Sends:
-    """Groups of lines on their way, in order; at most :data:`_AHEAD` of them."""
+    """Sends groups of lines, at most :data:`_AHEAD` at a time, and returns their receipts in order."""
 
     def __init__(self, producer: Producer, shape: Shape) -> None:
         self.topic = shape.topic
@@ -243,13 +243,13 @@ class Sends:
         self._awaited: asyncio.Task[Sequence[Receipt]] | None = None
 
     async def begin(self, lines: Sequence[InputLine]) -> None:
-        """Start to send; waits while too many groups are on their way."""
+        """Start to send a group; waits while too many are in flight."""
         task = asyncio.create_task(self._send(lines))
         task.add_done_callback(_seen)  # after the first failure the others are not awaited
         await self._waiting.put(task)
 
     async def end(self) -> None:
-        """Nothing more comes."""
+        """Mark the end of the input."""
         await self._waiting.put(None)
 
     async def next(self) -> Sequence[Receipt] | None:
@@ -258,7 +258,7 @@ class Sends:
         return None if self._awaited is None else await self._awaited
 
     async def abandon(self) -> None:
-        """Let go of everything that has not been asked for."""
+        """Cancel all sends whose receipts have not been returned."""
         tasks = [self._awaited]
         while not self._waiting.empty():
             tasks.append(self._waiting.get_nowait())

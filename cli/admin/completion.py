@@ -113,7 +113,7 @@ def completion(shell: str) -> None:
 
 
 def script(shell: str) -> str:
-    """What a shell has to read."""
+    """Return the script for a shell."""
     return "\n".join(_completer(shell, program).source().strip() + "\n" for program in PROGRAMS)
 
 

@@ -63,13 +63,13 @@ def list_delays(topic: str | None, limit: int, broker: str, as_json: bool) -> No
 
 
 def delays_text(rows: Sequence[DelayRow], now: datetime, columns: int = 0) -> str:
-    """What waits, for people; where there are too few columns (0 is room for everything), without the times of day."""
+    """Return delayed batches for people; without times of day if ``columns`` are too few (0: unlimited)."""
     text = table(COLUMNS, [cells(row, now) for row in rows])
     return text if terminal.fits(text, columns) else table(NARROW_COLUMNS, [_narrow_cells(row, now) for row in rows])
 
 
 def remarks(found: DeferredBatches) -> list[str]:
-    """What stands beside the list."""
+    """Return the lines for standard error."""
     said = [f"more than {len(found.rows)} may match: raise --limit"] if found.more else []
     messages, batches = counted(found.total_messages, "message"), found.total_batches
     verb = "waits" if found.total_messages == 1 else "wait"
@@ -78,7 +78,7 @@ def remarks(found: DeferredBatches) -> list[str]:
 
 
 def delay_object(row: DelayRow) -> dict[str, Any]:
-    """A batch that waits, as JSON."""
+    """Return a delayed batch as JSON."""
     from rmq.wire.model import from_us
 
     return {
@@ -94,7 +94,7 @@ def delay_object(row: DelayRow) -> dict[str, Any]:
 
 
 def cells(row: DelayRow, now: datetime) -> list[object]:
-    """A batch that waits, for people."""
+    """Return a delayed batch as cells."""
     shown = delay_object(row)
     due_in = max(0.0, (shown["due_at"] - now).total_seconds())
     return [

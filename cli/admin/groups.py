@@ -182,10 +182,10 @@ def _queue_object(queue: GroupQueue, is_broadcasting: bool, ages: Ages) -> dict[
 
 def group_text(described: GroupDescription, ages: Ages) -> str:
     """A group for people."""
-    behind = "each member by itself" if _is_broadcasting(described) else f"{counted(described.lag, 'message')} behind"
+    lag = "progress per member" if _is_broadcasting(described) else f"{counted(described.lag, 'message')} behind"
     lag_s = oldest(ages)
-    behind += "" if lag_s is None else f", the oldest is {seconds(lag_s)} old"
-    text = f"{described.group}: {_mode(described) or 'no members'}, {behind}\n"
+    lag += "" if lag_s is None else f", the oldest is {seconds(lag_s)} old"
+    text = f"{described.group}: {_mode(described) or 'no members'}, {lag}\n"
     for topic, expression in sorted(described.subscriptions.items()):
         text += printable(f"subscribes to {topic}: {expression}") + "\n"
     text += "\n" + (member_table(described.members) if described.members else "no members\n")

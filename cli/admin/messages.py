@@ -126,7 +126,7 @@ def query(
 
 
 def query_text(found: Sequence[StoredMessage], columns: int = 0) -> str:
-    """Messages for people: a table, or lines if it does not fit into so many columns; 0 is room for everything."""
+    """Return messages for people: a table, or lines if it does not fit into ``columns`` (0: unlimited)."""
     text = table(COLUMNS, [_cells(item) for item in found])
     if not terminal.fits(text, columns):
         return "".join(f"{tail_line(item, ids=True, body=BODY_SHOWN)}\n" for item in found)
@@ -134,13 +134,13 @@ def query_text(found: Sequence[StoredMessage], columns: int = 0) -> str:
 
 
 def remarks(found: FoundMessages) -> list[str]:
-    """What the reader of an answer must know besides."""
+    """Return what limits a result: a lagging index, more matches."""
     more = [f"more than {len(found.messages)} may match: raise --limit"] if found.more else []
     return [*lag_remarks(found), *more]
 
 
 def card(item: StoredMessage, longest: int = 0) -> str:
-    """A message for people, one field a line, the body at the end: so many characters of it, or (0) all."""
+    """Return a message for people, one field per line, then ``longest`` characters of the body (0: all)."""
     fields = stored_object(item)
     body = fields.pop("body", None)
     if body is None:

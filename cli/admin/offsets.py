@@ -99,7 +99,7 @@ def reset_offset(
 
 
 def reset_object(queue: MessageQueue, result: ResetResult) -> dict[str, Any]:
-    """What became of a queue, as JSON; a group without progress in it had no offset."""
+    """Return the result for a queue as JSON; a group without progress had no offset."""
     old = None if result.old_offset < 0 else result.old_offset
     return {
         "topic": queue.topic,
@@ -121,7 +121,7 @@ async def _reset(
 
 
 async def _require_group(admin: Admin, group: str) -> None:
-    """The broker would make one, and a name with a typing error would have progress for ever."""
+    """Refuse an unknown group: the broker would create it, and a misspelt name would keep progress forever."""
     from rmq.wire.errors import GroupNotFound
 
     try:
@@ -132,7 +132,7 @@ async def _require_group(admin: Admin, group: str) -> None:
 
 
 async def _offsets(admin: Admin, topic: str, queue_ids: Sequence[int], place: Place) -> dict[MessageQueue, int]:
-    """Where the place is in each queue."""
+    """Return the offset of the place in each queue."""
     from rmq.wire.model import MessageQueue
 
     known = {queue.queue_id for queue in (await admin.topic(topic)).queues}

@@ -85,7 +85,7 @@ def import_rocketmq(
 
 
 def _read(root: Path, wishes: Wishes) -> tuple[RocketMQStore, Plan]:
-    """The store, and what is to be done with it."""
+    """Open the store and plan the import."""
     from rmq.client.importer.plan import make_plan
     from rmq.client.importer.store_files import BadStore
     from rmq.client.importer.survey import RocketMQStore
@@ -133,7 +133,7 @@ _LAST_YEAR_MS = 253_402_300_799_999  # no calendar here shows more
 
 
 def report_object(plan: Plan, outcome: ImportResult | None) -> dict[str, Any]:
-    """All of it as JSON; ``outcome`` is None of a run that sent nothing."""
+    """Return the report as JSON; ``outcome`` is None if nothing was sent."""
     return {
         "messages": plan.messages,
         "waiting": len(plan.deferred),
@@ -150,7 +150,7 @@ def report_object(plan: Plan, outcome: ImportResult | None) -> dict[str, Any]:
 
 
 def report_text(plan: Plan, outcome: ImportResult | None) -> str:
-    """All of it for people: what there is, then what is left out, damaged or worth to know."""
+    """Return the report for people: contents first, then what is left out or damaged, then notes."""
     parts = [
         _section("messages", _queue_cells(plan)),
         _section("delayed", _delay_rows(plan)),
@@ -164,7 +164,7 @@ def report_text(plan: Plan, outcome: ImportResult | None) -> str:
 
 
 def summary(plan: Plan, outcome: ImportResult | None) -> str:
-    """The last line: what was done, or would be."""
+    """Return the last line: what was done, or would be."""
     what = f"{plan.messages} messages of {counted(len(plan.topics), 'topic')}, {len(plan.deferred)} delayed"
     if outcome is None:
         return f"{what}: nothing was sent"
@@ -248,7 +248,7 @@ def _time(ms: int) -> str:
 
 
 def _section(title: str, rows: Iterable[dict[str, Any]]) -> str:
-    """A table under its title; columns without anything in them are not shown."""
+    """Return a table under its title, without its empty columns."""
     shown = list(rows)
     if not shown:
         return ""

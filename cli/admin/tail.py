@@ -33,14 +33,14 @@ BODY_SHOWN: Final = 200  # characters of a body in a terminal
 
 
 class Shown(NamedTuple):
-    """How messages are shown; ``body`` is how many characters of one, 0 for all."""
+    """The form of printed messages; ``body`` limits the characters of a body (0: all)."""
 
     as_json: bool
     ids: bool = False
     body: int = 0
 
     def text(self, messages: Sequence[StoredMessage]) -> bytes:
-        """A line for each message."""
+        """Return one line for each message."""
         if self.as_json:
             return encoded(to_json(stored_object(message)) for message in messages)
         return encoded(tail_line(message, ids=self.ids, body=self.body) for message in messages)
@@ -59,7 +59,7 @@ class TailQuery(NamedTuple):
 
     @property
     def most(self) -> int:
-        """At most so many to begin with."""
+        """The number of messages to begin with, at most."""
         if self.lines is not None:
             return self.lines
         return LINES if self.since is None else LINES_SINCE
@@ -70,7 +70,7 @@ class TailQuery(NamedTuple):
         return self.key is not None or self.index_key is not None
 
     def has(self, message: StoredMessage) -> bool:
-        """Whether a message is of these queues, tags and keys."""
+        """Return whether a message has these queues, tags and keys."""
         wanted = tags.parse(self.expression)
         is_queue = not self.queues or message.queue_id in self.queues
         return (

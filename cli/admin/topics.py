@@ -56,7 +56,7 @@ def create(name: str, queues: int, broker: str, as_json: bool) -> None:
     """
     Create the topic NAME.
 
-    Making it again with as many queues is no error. A topic cannot get fewer queues later, and messages with a
+    Repeating it with as many queues is harmless. A topic cannot get fewer queues later, and messages with a
     key stay in those that it began with: choose as many as members of a group shall ever work at once. Producers make a
     topic by themselves, with the broker's default_queues, unless auto_create_topics is off.
     """
@@ -113,7 +113,7 @@ def describe(name: str, broker: str, as_json: bool) -> None:
 
 
 def topic_object(described: TopicDescription) -> dict[str, Any]:
-    """A topic as JSON."""
+    """Return a topic as JSON."""
     return {
         "topic": described.topic,
         "generation": described.generation,
@@ -138,7 +138,7 @@ def topic_object(described: TopicDescription) -> dict[str, Any]:
 
 
 def topic_text(described: TopicDescription) -> str:
-    """A topic for people."""
+    """Return a topic for people."""
     text = (
         f"{described.topic}: {counted(len(described.queues), 'queue')}, {counted(described.shards, 'shard')}, "
         f"{counted(described.messages, 'message')}, "

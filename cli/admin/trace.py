@@ -55,7 +55,7 @@ def trace(message_id: str, broker: str, as_json: bool) -> None:
 
 
 def trace_object(result: Trace) -> dict[str, Any]:
-    """A trace as JSON."""
+    """Return a trace as JSON."""
     return {
         "message": {**stored_object(result.message), "due_at": result.message.due_at, "size": len(result.message.body)},
         "is_waiting": result.is_deferred,
@@ -84,7 +84,7 @@ def _place(message: StoredMessage) -> dict[str, Any]:
 
 
 def trace_text(result: Trace, now: datetime) -> str:
-    """A trace for people: a card, then a line for each group, then the copies in the order they were made."""
+    """Return a trace for people: fields, then a line for each group, then the copies, oldest first."""
     lines = [f"message {result.message.message_id}"]
     fields = card_fields(result, now)
     width = max(map(len, fields))
@@ -113,7 +113,7 @@ def trace_text(result: Trace, now: datetime) -> str:
 
 
 def card_fields(result: Trace, now: datetime) -> dict[str, str]:
-    """What there is to say of the message itself."""
+    """Return the fields of the message itself."""
     message = result.message
     fields = {"stored": f"{_where(message)}, {_time(message.stored_at)}, {len(message.body)} bytes"}
     optional = {"tag": message.tag, "index keys": " ".join(message.index_keys), "key": message.key}
@@ -138,7 +138,7 @@ def _source(message_id: str, source: StoredMessage | None) -> str:
 
 
 def standing_lines(standing: Standing, copies: list[MessageCopy], *, unsure: bool = False) -> list[str]:
-    """Where a group stands with the message, and who has its queue; ``unsure``: not all copies were looked at."""
+    """Return the progress of a group and the owner of its queue; ``unsure``: not all copies were examined."""
     own = sum(copy.group == standing.group for copy in copies)
     is_doubtful = unsure and not own and standing.position == "past"
     parts = [_position(standing, has_failed=own > 0 or is_doubtful)]
@@ -176,7 +176,7 @@ def _owner(standing: Standing) -> str:
 
 
 def copy_line(copy: MessageCopy, now: datetime) -> str:
-    """A copy, and what became of it."""
+    """Return a copy and its state."""
     if copy.kind == "dead_letter":
         times = copy.delivery or 0
         return f"dead letter, {times} {'delivery' if times == 1 else 'deliveries'} failed, {copy.state}"

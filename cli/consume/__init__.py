@@ -1,1 +1,1 @@
-"""What `rmq-consume` adds to a consumer."""
+"""Parts of `rmq-consume`: listeners and the wait for broker and topics."""

@@ -56,7 +56,7 @@ class Printer:
         return ConsumeStatus.SUCCESS
 
     async def show(self, messages: Sequence[StoredMessage], epoch: int) -> bool:
-        """Print messages; False if they are left alone, since ``done`` is set."""
+        """Print messages; return False if ``done`` is set and they are left alone."""
         if self.done.is_set():
             return False
         if self._left is not None:
@@ -75,13 +75,13 @@ class Printer:
         return True
 
     def text(self, messages: Sequence[StoredMessage], epoch: int) -> bytes:
-        """A line for each message."""
+        """Return one line for each message."""
         if self._as_json:
             return encoded(to_json(message_object(message, epoch)) for message in messages)
         return encoded(map(message_line, messages))
 
     def reader_has_gone(self) -> None:
-        """Nothing can be printed any more."""
+        """Stop, since the reader has gone."""
         self.closed = True
         self.done.set()
 

@@ -1,1 +1,1 @@
-"""What commands print, and how."""
+"""Output of the commands: rendering, standard output, the terminal."""

@@ -25,7 +25,7 @@ _NAMES = frozenset({"owner", "session", "member", "message_id"})  # columns of n
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Aligned columns under a heading: numbers to the right, texts to the left."""
+    """Return aligned columns under a heading: numbers to the right, texts to the left."""
     body = [[_cell(value) for value in row] for row in rows]
     numeric = [_all_numbers(column) for column in zip(*body, strict=True)] or [False] * len(columns)
     numeric = [right and name.lower() not in _NAMES for name, right in zip(columns, numeric, strict=True)]
@@ -35,7 +35,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def to_json(value: object) -> str:
-    """One line of JSON; times as ISO 8601. What a terminal would act on is escaped; parsers read the same."""
+    """Return one line of JSON, times as ISO 8601. Control characters are escaped; parsers read the same."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_jsonable)
     return _ACTED_ON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
@@ -46,7 +46,7 @@ def epoch_text(epoch: int | None) -> str | None:
 
 
 def message_object(message: StoredMessage, epoch: int) -> dict[str, Any]:
-    """A message as one JSON object; the body as text where it is UTF-8."""
+    """Return a message as one JSON object; the body as text if it is UTF-8."""
     return {
         "topic": message.topic,
         "queue_id": message.queue_id,
@@ -66,14 +66,14 @@ def message_object(message: StoredMessage, epoch: int) -> dict[str, Any]:
 
 
 def stored_object(message: StoredMessage) -> dict[str, Any]:
-    """A stored message as JSON: as a consumer sees it, but for what belongs to a delivery; and where it lies."""
+    """Return a stored message as JSON: as a consumer sees it, without what belongs to a delivery, and its place."""
     shown = message_object(message, 0)
     del shown["epoch"], shown["attempt"]
     return {**shown, "stored_topic": message.stored_topic}
 
 
 def lag_remarks(found: FoundMessages) -> list[str]:
-    """What the reader of an answer about a key must know, if the broker has not indexed all keys yet."""
+    """Return a warning if the broker has not indexed all messages yet."""
     if not found.lag_bytes:
         return []
     lag = f"{found.lag_bytes / (1 << 20):.1f} MiB" if found.lag_bytes >= 1 << 20 else f"{found.lag_bytes} bytes"
@@ -96,7 +96,7 @@ def message_line(message: StoredMessage) -> str:
 
 
 def receipt_object(topic: str, receipt: Receipt) -> dict[str, Any]:
-    """Where a message went, as one JSON object."""
+    """Return a receipt as one JSON object."""
     return {
         "topic": topic,
         "queue_id": receipt.queue_id,
@@ -108,18 +108,18 @@ def receipt_object(topic: str, receipt: Receipt) -> dict[str, Any]:
 
 
 def receipt_line(topic: str, receipt: Receipt) -> str:
-    """Where a message went, for people."""
+    """Return a receipt for people."""
     where = "delayed" if receipt.is_deferred else f"@{receipt.queue_offset}"
     return f"{topic}/{receipt.queue_id} {where} {receipt.message_id}"
 
 
 def printable(text: str) -> str:
-    """``text`` on one line, without what a terminal would obey."""
+    """Return ``text`` on one line, without control characters."""
     return text.translate(_UNPRINTABLE)
 
 
 def shortened(name: str, longest: int) -> str:
-    """A name by its beginning and its end: what tells names apart is mostly there."""
+    """Return the beginning and the end of a name, where names mostly differ."""
     if len(name) <= longest:
         return name
     end = (longest - 2) // 2
@@ -132,7 +132,7 @@ def cut(text: str, longest: int) -> str:
 
 
 def member_end(member: str) -> str:
-    """Return the end of a member id, which tells members of a group apart."""
+    """Return the end of a member id, where members of a group differ."""
     return member[-8:]
 
 
@@ -152,7 +152,7 @@ def counted(count: int, what: str) -> str:
 
 
 def seconds(value: float) -> str:
-    """A duration for people."""
+    """Return a duration for people."""
     if value < 100:
         return f"{value:.1f}s"
     minutes, rest = divmod(round(value), 60)

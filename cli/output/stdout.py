@@ -47,7 +47,7 @@ class Output:
 
     @property
     def closed(self) -> bool:
-        """Whether the reader has gone."""
+        """True once the reader has gone."""
         gone = select.POLLERR | select.POLLHUP | select.POLLNVAL
         return self._fd >= 0 and any(event & gone for _, event in self._poll.poll(0))
 

@@ -15,7 +15,7 @@ _REFRESH_S = 0.1
 
 @asynccontextmanager
 async def progress(label: str, total: int, done: Callable[[], int]) -> AsyncIterator[None]:
-    """Within the block the bar follows ``done()`` on its way to ``total``."""
+    """Show a bar that follows ``done()`` up to ``total``, within the block."""
     if not sys.stderr.isatty():
         yield
         return
@@ -39,7 +39,7 @@ async def _draw(label: str, total: int, done: Callable[[], int]) -> None:
 
 @contextmanager
 def progress_bar(label: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Within the block each call adds to the bar; for work that blocks."""
+    """Show a bar that each call advances, within the block; for work that blocks."""
     if not sys.stderr.isatty():
         yield lambda more: None
         return
@@ -48,10 +48,10 @@ def progress_bar(label: str, total: int) -> Iterator[Callable[[int], None]]:
 
 
 def columns() -> int:
-    """The columns of the terminal; 0, which is room for everything, where standard output is none."""
+    """Return the columns of the terminal, or 0 (unlimited) if standard output is not one."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
 
 
 def fits(text: str, columns: int) -> bool:
-    """Whether each line goes into so many columns; 0 is room for everything."""
+    """Return whether each line fits into ``columns`` (0: unlimited)."""
     return not columns or all(len(line) <= columns for line in text.splitlines())

@@ -1,1 +1,1 @@
-"""What `rmq-produce` adds to a producer."""
+"""Parts of `rmq-produce`: the reader of its input."""

@@ -1,1 +1,1 @@
-"""What all commands share: options, settings, logging, exit codes."""
+"""Shared by all commands: options, settings, logging, exit codes."""

@@ -79,11 +79,11 @@ class Command(click.Command):
             raise _ended(error, ctx.find_root().info_name or "") from error
 
     def get_short_help_str(self, limit: int = 45) -> str:
-        """The first sentence, whole: in a list of commands half of it says little, and there is room for more lines."""
+        """Return the whole first sentence: a list of commands has room for more lines."""
         return super().get_short_help_str(limit=200)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The examples, as they are typed."""
+        """Write the examples as they are typed."""
         super().format_epilog(ctx, formatter)
         if self.examples:
             with formatter.section("Examples"):
@@ -170,7 +170,7 @@ def version_option(callback: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def version() -> str:
-    """The installed version."""
+    """Return the installed version."""
     from importlib import metadata
 
     try:
@@ -214,7 +214,7 @@ def _not_utf8(error: UnicodeEncodeError) -> str:
 
 
 def _raised_in_echo(error: OSError) -> bool:
-    """Whether it was standard output that could not be written, and no file of ours."""
+    """Return whether writing standard output failed, and not another file."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -222,7 +222,7 @@ def _raised_in_echo(error: OSError) -> bool:
 
 
 def _first_leaf(error: BaseException) -> BaseException:
-    """The first error of a task group; the others are consequences or came second."""
+    """Return the first error of a task group; the others are consequences or came later."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
@@ -233,12 +233,12 @@ def _sentence(error: RmqError) -> str:
 
 
 def sentence(error: click.UsageError) -> str:
-    """What is wrong, and what would be right or where that is shown."""
+    """Return what is wrong, and what is valid or where that is shown."""
     return printable(_what(error))
 
 
 def is_missing_file(error: click.UsageError) -> bool:
-    """Whether what is wrong is a file or folder that was named and cannot be opened."""
+    """Return whether the error is a named file or folder that cannot be opened."""
     kind = getattr(error.param, "type", None) if isinstance(error, click.BadParameter) else None
     return isinstance(kind, click.File | click.Path) and not isinstance(error, click.MissingParameter)
 
@@ -263,7 +263,7 @@ def _what(error: click.UsageError) -> str:
 
 
 def _all(error: click.UsageError) -> str:
-    """Where everything is listed that could be typed."""
+    """Return where all options and commands are listed."""
     return "" if error.ctx is None else f": `{error.ctx.command_path} --help` shows all"
 
 
@@ -289,7 +289,7 @@ def _near(name: str, possible: Iterable[str]) -> str:
 
 
 def _name(error: click.BadParameter) -> str:
-    """The option or argument, as it is typed."""
+    """Return the option or argument as it is typed."""
     if isinstance(error.param_hint, str):
         return error.param_hint.strip("'")
     if isinstance(error.param, click.Option):
@@ -300,7 +300,7 @@ def _name(error: click.BadParameter) -> str:
 
 
 def _demand(error: click.BadParameter) -> str:
-    """What a value must be; types that click words poorly are said by us."""
+    """Return what a value must be, in our words where those of click are poor."""
     name, kind = _name(error), getattr(error.param, "type", None)
     given = error.message.split(" is not ", 1)[0].strip("'")
     shown = given if given.strip() else repr(given)

@@ -28,7 +28,7 @@ class Completed(click.types.StringParamType):
         self.metavar = metavar
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem[Any]]:
-        """What begins as the word that is being typed."""
+        """Return the values that begin with the word being typed."""
         if (kind := _PATHS.get(self.metavar)) is not None:
             return [CompletionItem(incomplete, type=kind)]
         if self.metavar in ("TOPIC", "GROUP"):
@@ -39,7 +39,7 @@ class Completed(click.types.StringParamType):
 
 
 def complete(parameter: click.Parameter) -> None:
-    """Have a parameter that takes any text completed, where its placeholder says by what."""
+    """Complete a text parameter whose placeholder says with what."""
     metavar = parameter.metavar or ""
     is_known = metavar in ("TOPIC", "GROUP") or metavar in _PATHS or words_of(metavar)
     if is_known and parameter.type is click.STRING:
@@ -47,12 +47,12 @@ def complete(parameter: click.Parameter) -> None:
 
 
 def words_of(metavar: str) -> list[str]:
-    """The words among the alternatives of a placeholder: in ``first|last|TIME`` the first two."""
+    """Return the words among the alternatives of a placeholder: in ``first|last|TIME`` the first two."""
     return [word for word in metavar.split("|") if word.islower()] if "|" in metavar else []
 
 
 def names(what: str, address: str) -> list[str]:
-    """The topics or groups of the broker at an address; none if it does not answer in time."""
+    """Return the topics or groups of the broker at an address; none if it does not reply in time."""
     import logging
 
     logging.disable(logging.CRITICAL)  # whatever happens, the line that is being typed must stay readable
@@ -71,7 +71,7 @@ async def _ask(what: str, address: str) -> list[str]:
 
     at = parse_address(address or DEFAULT_BROKER)
     async with asyncio.timeout(PATIENCE_S):
-        # A client would dial again and again for all of this time; a tab key need not wait where nobody listens.
+        # A client would dial again and again for all of this time; a tab key need not wait where no broker listens.
         _, writer = await asyncio.open_connection(at.host, at.port)
         writer.close()
     from rmq.client import Admin

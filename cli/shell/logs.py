@@ -22,7 +22,7 @@ LEVELS = ("debug", "info", "warning", "error")
 
 
 def configure(level: str, form: str = "auto") -> None:
-    """Set logging up for this process; calling it again replaces what was."""
+    """Configure logging of this process, replacing an earlier configuration."""
     import structlog
 
     if form == "auto":
@@ -69,7 +69,7 @@ def hidden(*events: str) -> Iterator[None]:
 
 
 def _unfold(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Events of the client packages come as a line for any program; here they get their keys back."""
+    """Restore the fields of events of the client packages, which format them for any program."""
     from rmq.runtime.logging import FIELDS, TRACE
 
     record = event["_record"]
@@ -139,4 +139,4 @@ class LogSink:
             data = data[os.write(self._fd, data[:PIECE]) :]
 
     def flush(self) -> None:
-        """Nothing is kept back."""
+        """Do nothing: lines are not buffered."""

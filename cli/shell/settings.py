@@ -49,12 +49,12 @@ def load(
     aliases: Mapping[str, str] | None = None, assignments: Iterable[str] = (), flags: Mapping[str, Any] | None = None,
 ) -> Config:  # fmt: skip
     """
-    A config from all its sources; later ones win, and a named flag wins over ``-o``.
+    Return a config from all its sources; later ones win, and a named flag wins over ``-o``.
 
     ``aliases`` gives fields a second variable of the environment, weaker than the one with the prefix.
 
     Raises:
-        ConfigError: an unknown key, or a value that cannot be.
+        ConfigError: an unknown key, or an invalid value.
     """
     settings = settings_of(config)
     own = {name: prefix + name.upper() for name in settings}
@@ -79,7 +79,7 @@ def load(
 
 
 def _to_blame(config: type[Any], values: Mapping[str, Any], origins: Mapping[str, str]) -> str | None:
-    """Where the one value comes from without which all would be well, if that is not on the command line."""
+    """Return the origin of the one value without which the config is valid, unless it is the command line."""
     for name, origin in origins.items():
         try:
             config(**{other: value for other, value in values.items() if other != name})
@@ -90,7 +90,7 @@ def _to_blame(config: type[Any], values: Mapping[str, Any], origins: Mapping[str
 
 
 def from_text(setting: Setting, text: str, where: str) -> Any:
-    """The value that ``text`` means for a setting; integers may be sizes such as ``64MiB``."""
+    """Return the value that ``text`` means for a setting; integers may be sizes such as ``64MiB``."""
     text = text.strip()
     if setting.optional and text.lower() in ("", "none"):
         return None

@@ -58,7 +58,7 @@ class LeaseLine:
 
 @dataclass(frozen=True)
 class View:
-    """All figures; rates are per second, and None until there are two samples."""
+    """The figures of a broker; rates are per second, and None until there are two samples."""
 
     name: str
     address: str

@@ -124,7 +124,7 @@ def test_members_of_a_broadcasting_group_keep_their_progress_and_have_no_lag_in_
 
     lines = group_text(told, {}).splitlines()
 
-    assert lines[0] == "p: concurrent broadcasting all, each member by itself"
+    assert lines[0] == "p: concurrent broadcasting all, progress per member"
     assert [line.split() for line in lines[6:8]] == [["TOPIC", "QUEUE", "FIRST", "END"], ["quotes", "0", "2", "9"]]
     assert lines[8:] == ["", "each member keeps its own progress: see `rmq-admin group members p --verbose`"]
     assert (group_object(told, {})["lag"], group_object(told, {})["queues"][0]["lag"]) == (None, None)
