@@ -309,7 +309,7 @@ def test_quiet_prints_nothing_and_empty_input_sends_nothing(broker: str, topic: 
         assert (process.wait(), process.lines, process.errors) == (0, [], [])
 
 
-async def test_when_many_sends_fail_only_the_first_failure_is_told() -> None:
+async def test_when_many_sends_fail_only_the_first_failure_is_reported() -> None:
     class Failing:
         async def send_many(self, messages: object, **_: object) -> None:
             raise RequestTimeout("no answer within 30 s")

@@ -147,7 +147,7 @@ def test_a_wrong_usage_is_one_line_and_a_code(world: World, usage: str) -> None:
         (web_server, "is not an rmq broker: check the address and its port"),
     ],
 )
-async def test_what_is_no_broker_is_called_so(answer: Answer, text: str) -> None:
+async def test_a_server_that_is_not_a_broker_is_named_as_such(answer: Answer, text: str) -> None:
     with listening(answer) as address, pytest.raises(ConnectionLost, match=f"what listens at {address} {text}"):
         await Connection(address).open(timeout_s=0.2)
 

@@ -142,7 +142,7 @@ def test_the_directory_of_a_running_broker_is_not_verified(broker: str) -> None:
     assert "a broker uses" in result.stderr and "stop it first" in result.stderr
 
 
-def test_a_folder_that_is_not_there_and_one_that_cannot_be_read_are_told_apart(tmp_path: Path) -> None:
+def test_a_missing_and_an_unreadable_folder_have_different_codes(tmp_path: Path) -> None:
     missing = admin("broker", "verify-store", str(tmp_path / "missing"))
     unreadable = admin("broker", "verify-store", str(tmp_path / ("x" * 256)))
 

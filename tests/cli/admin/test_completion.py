@@ -94,11 +94,11 @@ async def test_a_tab_in_bash_offers_commands_options_values_and_names(
 
 
 @pytest.mark.slow
-def test_without_a_broker_no_name_is_offered_and_no_word_is_said(programs: dict[str, str], nowhere: str) -> None:
+def test_without_a_broker_completion_is_empty_and_silent(programs: dict[str, str], nowhere: str) -> None:
     assert offered(programs, f"rmq-admin topic describe --broker {nowhere} ") == [""]
 
 
-def test_in_zsh_and_fish_a_value_behind_an_equals_sign_keeps_its_option() -> None:
+def test_in_zsh_and_fish_a_value_after_an_equals_sign_keeps_its_option() -> None:
     assert "compset -P '--*='" in script("zsh")
     assert "compadd -V unsorted -a plain" in script("zsh")  # with -U it would replace the option, too
     assert """set -l before (string match -r -- '^--[^=]*=' (commandline -t))""" in script("fish")
@@ -106,7 +106,7 @@ def test_in_zsh_and_fish_a_value_behind_an_equals_sign_keeps_its_option() -> Non
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_no_script_lets_a_program_speak_while_somebody_types(shell: str) -> None:
+def test_no_completion_script_prints_while_the_user_types(shell: str) -> None:
     assert script(shell).count("2>/dev/null") == len(PROGRAMS)
 
 

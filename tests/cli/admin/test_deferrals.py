@@ -57,7 +57,7 @@ def test_a_batch_that_waits_as_json() -> None:
         ),
     ],
 )
-def test_what_else_waits_is_said_beside_the_list(found: DeferredBatches, said: list[str]) -> None:
+def test_the_total_is_printed_next_to_the_list(found: DeferredBatches, said: list[str]) -> None:
     assert remarks(found) == said
 
 

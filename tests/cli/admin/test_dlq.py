@@ -122,7 +122,7 @@ def test_an_id_is_that_of_the_dead_letter_or_of_its_original(address: str, ids: 
     assert by_own["queue_offset"] == 2
 
 
-def test_a_limit_that_leaves_some_out_is_said(address: str, ids: list[str]) -> None:
+def test_a_limit_that_leaves_some_out_is_reported(address: str, ids: list[str]) -> None:
     assert dlq(address, "show", "billing", "--limit", "6").stderr == "more than 6 match: raise --limit\n"
     assert dlq(address, "show", "billing", "--limit", "7").stderr == ""
 
@@ -277,7 +277,7 @@ def test_all_that_wait_are_meant_without_a_condition_and_that_needs_a_yes(addres
 
 
 @pytest.mark.parametrize(("typed", "is_done"), [("y\n", True), ("n\n", False), ("", False)])
-def test_on_a_terminal_somebody_is_asked(address: str, group: str, typed: str, is_done: bool) -> None:
+def test_on_a_terminal_the_user_is_asked(address: str, group: str, typed: str, is_done: bool) -> None:
     result = dlq(address, "drop", group, typed=typed)
 
     assert f"Drop all 5 dead letters of {group}? [y/N]: " in result.stderr
@@ -393,7 +393,7 @@ class LeavingBroker(FakeBroker):
         return super().serve(op, payload)
 
 
-def test_what_was_done_before_the_broker_went_away_is_told() -> None:
+def test_results_before_a_broker_failure_are_summed_up() -> None:
     with LeavingBroker() as leaving:
         result = dlq(leaving.address, "drop", "g", "--yes")
 

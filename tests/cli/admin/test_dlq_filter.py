@@ -144,7 +144,7 @@ def test_the_state_at_an_offset(offset: int, state: str) -> None:
     assert state_at([], offset) == "waiting"
 
 
-def test_a_state_is_no_condition() -> None:
+def test_a_state_does_not_count_as_a_condition() -> None:
     assert DeadFilter(state=ALL).is_everything
     assert not DeadFilter(offsets=((1, 2),)).is_everything
     assert not DeadFilter(offsets=((1, 2),)).needs_messages
@@ -167,7 +167,7 @@ def test_a_range_goes_upwards() -> None:
         parse_offsets("20-10")
 
 
-def test_what_was_named_and_does_not_exist_is_told() -> None:
+def test_offsets_that_do_not_exist_are_returned() -> None:
     which = DeadFilter(offsets=((0, 2), (1, 4), (8, 20), (10, 11)))
 
     assert which.missing_offsets(3, 10) == [(0, 2), (10, 11)]
@@ -239,7 +239,7 @@ async def test_those_that_match_come_in_order_and_all_that_were_looked_at_are_co
 
 
 @pytest.mark.parametrize(("group", "error"), [("nobody", None), ("g", TopicNotFound("deleted in between"))])
-async def test_a_group_without_dead_letters_is_said_to_have_none(group: str, error: Exception | None) -> None:
+async def test_a_group_without_dead_letters_is_refused(group: str, error: Exception | None) -> None:
     admin: Any = FakeAdmin(error)
 
     with pytest.raises(Failure, match=f"the group '{group}' has no dead letters") as raised:

@@ -49,7 +49,7 @@ def test_what_became_of_one(wanted: int, dry_run: bool, result: DeadResult, line
     assert (outcomes.total, outcomes.failed) == (1, int(result.status != 0))
 
 
-def test_an_error_is_told_with_its_code_and_the_first_of_them_is_kept() -> None:
+def test_an_error_is_reported_with_its_code_and_the_first_is_kept() -> None:
     outcomes = Outcomes("g", REPLAYED, dry_run=False)
     told = outcomes.add(1, DeadResult(DiskFull.code, text="full"))
     outcomes.add(2, DeadResult(4711, text="unknown to us"))

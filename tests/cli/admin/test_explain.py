@@ -44,13 +44,13 @@ RETRYING = story(
 # ---- what is printed
 
 
-def test_a_group_that_is_well_is_told_in_one_glance() -> None:
+def test_a_healthy_group_is_explained_in_one_line() -> None:
     assert text(told(*map(story, range(8)))) == (
         "billing: 8 queues, all well (ordered, 2 members, 0 messages wait)\n  8 NO_NEW_MESSAGES\n"
     )
 
 
-def test_a_group_that_moves_is_told_with_its_speed() -> None:
+def test_a_progressing_group_is_shown_with_its_rate() -> None:
     moving = [story(i, "CONSUMING", lag=600, per_s=float(60 + i * 60)) for i in range(2)]
 
     assert text(told(*moving, story(2))) == (
@@ -59,7 +59,7 @@ def test_a_group_that_moves_is_told_with_its_speed() -> None:
     )
 
 
-def test_a_queue_that_requires_action_is_one_line_with_why_and_what_to_do_below() -> None:
+def test_a_queue_that_requires_action_is_followed_by_cause_and_advice() -> None:
     assert (
         text(told(RETRYING, story(1), story(2)))
         == f"""\
@@ -198,7 +198,7 @@ def test_json_is_one_object_with_all_that_is_known() -> None:
 # ---- how it ends
 
 
-def test_help_has_examples_and_tells_how_it_ends() -> None:
+def test_help_has_examples_and_exit_codes() -> None:
     result = admin("explain", "--help")
 
     assert result.exit_code == 0

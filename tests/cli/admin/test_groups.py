@@ -89,7 +89,7 @@ def test_a_group_for_people() -> None:
     assert max(map(len, lines)) <= 80
 
 
-def test_a_group_that_nobody_is_in_and_whose_queues_are_too_many() -> None:
+def test_a_group_without_members_and_with_too_many_queues() -> None:
     empty = GroupDescription("g", None, None, None, 3, 9, {}, [], [GroupQueue("orders", 0, 0, 1, 0, 1)])
 
     assert group_text(empty, {}).splitlines() == [
@@ -183,7 +183,7 @@ def test_a_group_that_does_not_exist_has_a_code_of_its_own(broker: str, argument
 
 @pytest.mark.slow
 @pytest.mark.parametrize("more", [[], ["--verbose"], ["--json"]])
-def test_a_group_without_members_is_told_on_standard_error(broker: str, topic: str, more: list[str]) -> None:
+def test_a_group_without_members_is_reported_on_standard_error(broker: str, topic: str, more: list[str]) -> None:
     admin("topic", "create", topic, "--broker", broker)
     admin("group", "reset-offset", topic, "--topic", topic, "--to", "first", "--create", "--broker", broker)
 
@@ -227,7 +227,7 @@ async def odd_member(broker: str, group: str) -> AsyncIterator[Connection]:
 
 
 @pytest.mark.slow
-async def test_a_member_that_tells_odd_things_is_shown_all_the_same(broker: str, topic: str) -> None:
+async def test_a_malformed_member_report_is_shown_without_an_error(broker: str, topic: str) -> None:
     async with odd_member(broker, topic) as member:
         text = await asyncio.to_thread(admin, "group", "members", topic, "--verbose", "--broker", broker)
         told = await asyncio.to_thread(admin, "group", "members", topic, "--verbose", "--json", "--broker", broker)
@@ -332,7 +332,7 @@ def test_ages_are_by_the_clock_of_the_broker(stats: dict[str, dict[str, object]]
 
 
 @pytest.mark.slow
-async def test_a_thousand_queues_that_are_behind_are_told_at_once(broker: str, topic: str) -> None:
+async def test_a_thousand_lagging_queues_are_described_at_once(broker: str, topic: str) -> None:
     queues = [MessageQueue(topic, queue_id) for queue_id in range(1024)]
     async with Admin(broker) as admin, Producer(broker) as producer:
         await admin.create_topic(topic, len(queues))

@@ -99,7 +99,7 @@ def test_a_lost_broker_leaves_the_last_locks_in_the_terminal() -> None:
     assert said == ""
 
 
-def test_into_a_pipe_a_lost_broker_is_said_once() -> None:
+def test_into_a_pipe_a_lost_broker_is_reported_once() -> None:
     watch = LockWatch(LockFilter(), PIPE)
 
     assert [watch.failed("gone"), watch.failed("gone")] == [("", "gone"), ("", "")]
@@ -107,7 +107,7 @@ def test_into_a_pipe_a_lost_broker_is_said_once() -> None:
     assert watch.failed("gone") == ("", "gone")
 
 
-def test_more_locks_than_lines_are_cut_and_that_is_said() -> None:
+def test_more_locks_than_lines_end_in_a_count_of_the_rest() -> None:
     watch = LockWatch(LockFilter(), Layout(as_json=False, columns=80, lines=10))
     lines = watch.seen([ROW._replace(queue_id=i) for i in range(100)], NOON).splitlines()
 
@@ -119,7 +119,7 @@ def test_more_locks_than_lines_are_cut_and_that_is_said() -> None:
 
 
 @pytest.mark.slow
-def test_a_group_without_locks_is_no_mistake_and_standard_error_says_so(broker: str) -> None:
+def test_a_group_without_locks_is_explained_on_standard_error(broker: str) -> None:
     table = admin("lock-status", "--group", "nobody", "--broker", broker)
     rows = admin("lock-status", "--group", "nobody", "--broker", broker, "--json")
 
@@ -130,7 +130,7 @@ def test_a_group_without_locks_is_no_mistake_and_standard_error_says_so(broker: 
 
 
 @pytest.mark.slow
-def test_a_topic_without_locks_is_no_mistake_one_that_is_not_there_is(broker: str, topic: str) -> None:
+def test_only_a_missing_topic_is_an_error_not_one_without_locks(broker: str, topic: str) -> None:
     admin("topic", "create", topic, "--broker", broker)
     known = admin("lock-status", "--topic", topic, "--broker", broker)
     unknown = admin("lock-status", "--topic", "nowhere", "--broker", broker)

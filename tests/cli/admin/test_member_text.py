@@ -76,7 +76,7 @@ def test_queues_that_were_left_out_are_counted() -> None:
     assert info_text({**INFO, "more_queues": 7}).endswith("and 7 more queues\n")
 
 
-def test_a_member_that_told_nothing() -> None:
+def test_an_empty_member_report() -> None:
     assert info_text({}) == "rmq of an unknown version\n"
 
 
@@ -89,7 +89,7 @@ def test_nothing_that_a_terminal_would_obey_is_printed() -> None:
     assert not set(told) & {chr(code) for code in (*range(10), *range(11, 32), *range(127, 160))}
 
 
-def test_what_the_next_message_failed_with_is_told_and_what_another_did_is_not() -> None:
+def test_only_the_failure_of_the_next_message_is_shown() -> None:
     failed = {**QUEUE, "last_error": "ValueError: no such customer", "failed_offset": QUEUE["head_offset"]}
 
     assert info_text({"queues": [failed]}).endswith("\norders/3 fails: ValueError: no such customer\n")
@@ -123,12 +123,12 @@ names = st.sampled_from([*INFO, *QUEUE, *RATE, "consumed_ok", "x"])
 
 @quick
 @given(st.dictionaries(names, values | st.lists(st.dictionaries(names, values, max_size=5), max_size=3)))
-def test_whatever_a_member_tells_is_printed_and_is_json(told: dict[str, Any]) -> None:
+def test_any_member_report_is_printable_and_json(told: dict[str, Any]) -> None:
     assert info_text(told).startswith("rmq ")
     json.loads(to_json(plain(told)))
 
 
-def test_what_json_does_not_know_is_told_in_another_way() -> None:
+def test_values_unknown_to_json_are_converted() -> None:
     odd = {"a": b"\x01", b"\xff": float("nan"), "c": [float("inf"), (1, 2.5)]}
 
     assert plain(odd) == {"a": "01", "ff": None, "c": [None, [1, 2.5]]}

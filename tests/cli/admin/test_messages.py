@@ -70,7 +70,7 @@ def test_a_message_for_people() -> None:
     assert card(third).splitlines()[-3:] == ["body          7 bytes that are not text, as base64:", "", "cGFpZCAA/w=="]
 
 
-def test_a_long_body_is_cut_where_that_is_asked_for_and_said() -> None:
+def test_a_long_body_is_cut_on_request_and_marked() -> None:
     message = stored_message("orders", body=b"x" * 5000, position=8)
 
     assert card(message).endswith("\n" + "x" * 5000 + "\n")
@@ -120,7 +120,7 @@ def test_a_message_as_json_has_nothing_of_a_delivery() -> None:
         (FoundMessages([], True, 0), ["more than 0 may match: raise --limit"]),
     ],
 )
-def test_what_an_answer_leaves_out_is_said(found: FoundMessages, said: list[str]) -> None:
+def test_a_partial_result_is_marked(found: FoundMessages, said: list[str]) -> None:
     assert remarks(found) == said
 
 

@@ -159,7 +159,7 @@ def test_a_topic_that_does_not_exist_has_a_code_of_its_own(broker: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_group_that_nobody_knows_is_refused_unless_it_is_to_be_made(broker: str, filled: str) -> None:
+def test_an_unknown_group_is_refused_unless_create_is_given(broker: str, filled: str) -> None:
     refused = reset(broker, filled, filled, "--to", "last", create=False)
 
     assert (refused.exit_code, refused.stdout) == (exit_codes.NO_INPUT, "")
@@ -169,7 +169,7 @@ def test_a_group_that_nobody_knows_is_refused_unless_it_is_to_be_made(broker: st
 
 
 @pytest.mark.slow
-def test_a_running_member_begins_anew_where_its_group_was_put(broker: str, filled: str) -> None:
+def test_a_running_member_continues_at_the_offset_that_was_set(broker: str, filled: str) -> None:
     with ConsumerProcess(broker, filled, "--group", filled) as consumer:
         consumer.wait_for(lambda lines: len(lines) == 5, "the fifth message")
 

@@ -160,7 +160,7 @@ def test_a_wrong_wish_is_one_line(tmp_path: Path, arguments: list[str], code: in
     assert text in result.stderr
 
 
-def test_a_folder_that_is_no_store_is_one_line(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_a_store_is_refused_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "commitlog").mkdir()
     (tmp_path / "commitlog" / "notes.txt").touch()
 
@@ -305,7 +305,7 @@ def test_a_report_for_programs_has_all_of_it(tmp_path: Path) -> None:
     assert told["log"]["torn_bytes"] == 0
 
 
-def test_progress_that_was_not_moved_is_told(tmp_path: Path) -> None:
+def test_progress_that_was_not_moved_is_reported(tmp_path: Path) -> None:
     plan = plan_of(tmp_path)
 
     text = report_text(plan, ImportResult(sent=7, deferred_sent=1, groups=[(plan.groups[0], 9)]))
@@ -313,7 +313,7 @@ def test_progress_that_was_not_moved_is_told(tmp_path: Path) -> None:
     assert "billing  orders      0           2           9  was here before: not moved to 2" in text
 
 
-def test_what_an_earlier_run_did_is_told(tmp_path: Path) -> None:
+def test_the_part_of_an_earlier_run_is_reported(tmp_path: Path) -> None:
     plan = plan_of(tmp_path)
 
     assert summary(plan, ImportResult(sent=7, deferred_sent=1)).endswith(

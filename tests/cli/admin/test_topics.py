@@ -66,7 +66,7 @@ def test_a_topic_for_programs() -> None:
     }
 
 
-def test_a_topic_that_nobody_reads_has_no_table_of_groups() -> None:
+def test_a_topic_without_groups_has_no_table_of_groups() -> None:
     assert "GROUP" not in topic_text(TOLD._replace(groups=[], more_groups=0))
 
 
@@ -131,7 +131,7 @@ def test_a_topic_that_does_not_exist_has_a_code_of_its_own(broker: str, argument
 
 
 @pytest.mark.slow
-def test_nobody_is_told_to_make_a_topic_whose_name_is_not_legal(broker: str) -> None:
+def test_creating_a_topic_with_an_illegal_name_is_never_advised(broker: str) -> None:
     result = admin("topic", "describe", "no name", "--broker", broker)
 
     assert result.stderr == "rmq-admin: there is no topic 'no name': `rmq-admin topic list` shows those that exist\n"

@@ -64,7 +64,7 @@ def test_a_trace_for_people_is_a_card_groups_and_copies() -> None:
     ]
 
 
-def test_what_nobody_reads_is_said() -> None:
+def test_a_topic_without_groups_is_shown_as_such() -> None:
     assert trace_text(story(), NOW).endswith("\n\nno group reads orders\n")
 
 
@@ -124,7 +124,7 @@ def test_where_a_group_stands_and_who_has_the_queue(changes: dict[str, object], 
         ("at", "next message (committed 20)"),
     ],
 )
-def test_a_group_is_not_said_to_be_done_while_not_all_its_copies_were_looked_at(position: str, text: str) -> None:
+def test_a_group_is_not_shown_as_done_while_copies_were_not_examined(position: str, text: str) -> None:
     assert standing_lines(STANDING._replace(position=position), [], unsure=True)[0] == text
     assert standing_lines(STANDING, [COPY], unsure=True)[0] == "past it (committed 20); failed: 1 copy below"
 

@@ -158,7 +158,7 @@ def test_what_cannot_be_called_is_refused_in_one_line(here: Path, name: str, tex
         ("\nraise RuntimeError('two\\nlines')", r"RuntimeError: two lines \({file}, line 2\)"),
     ],
 )
-def test_an_error_inside_the_users_module_is_told_with_its_place(here: Path, code: str, told: str) -> None:
+def test_an_error_inside_the_users_module_is_reported_with_its_place(here: Path, code: str, told: str) -> None:
     file = here / "mine.py"
     file.write_text(code)
 

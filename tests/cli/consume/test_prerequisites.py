@@ -45,9 +45,7 @@ def test_without_waiting_a_missing_broker_and_a_missing_topic_have_their_codes(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["--orderly", "--pull"])
-async def test_a_topic_that_is_waited_for_is_said_once_and_a_signal_ends_it_well(
-    broker: str, topic: str, mode: str
-) -> None:
+async def test_a_missing_topic_is_reported_once_and_a_signal_ends_the_wait(broker: str, topic: str, mode: str) -> None:
     with Running("rmq.cli.rmq_consume", mode, "--topic", topic, "--broker", broker) as process:
         process.wait_for_error(lambda lines: bool(lines), "the line on the topic")
         async with Admin(broker) as admin:
@@ -59,7 +57,7 @@ async def test_a_topic_that_is_waited_for_is_said_once_and_a_signal_ends_it_well
 
 
 @pytest.mark.slow
-def test_a_broker_that_is_waited_for_is_said_once_and_a_signal_ends_it_well(nowhere: str) -> None:
+def test_a_missing_broker_is_reported_once_and_a_signal_ends_the_wait(nowhere: str) -> None:
     with Running("rmq.cli.rmq_consume", "--orderly", "--topic", "t", "--broker", nowhere) as process:
         process.wait_for_error(lambda lines: bool(lines), "the line on the broker")
         assert process.stop() == exit_codes.OK

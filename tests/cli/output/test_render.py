@@ -89,7 +89,7 @@ def test_a_message_is_one_json_object_with_every_field() -> None:
     }
 
 
-def test_a_body_that_is_no_utf8_travels_as_base64() -> None:
+def test_a_body_that_is_not_utf8_is_base64() -> None:
     found = message_object(stored(b"\xff\x00"), epoch=1)
 
     assert found["body_base64"] == "/wA="

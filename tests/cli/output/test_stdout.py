@@ -84,7 +84,7 @@ async def test_writing_to_a_reader_that_left_says_so(pipe: tuple[BinaryIO, Binar
 
 
 @pytest.mark.parametrize("size", [1, 100_000])
-async def test_a_full_disk_is_told_apart_from_a_reader_that_left(size: int) -> None:
+async def test_a_full_disk_differs_from_a_reader_that_left(size: int) -> None:
     with open("/dev/full", "wb", buffering=0) as full:
         output = Output(full)
 

@@ -71,6 +71,6 @@ async def test_a_line_without_end_is_given_up_early(tmp_path: Path) -> None:
     assert CHUNK < len(last) <= 3 * CHUNK
 
 
-async def test_the_null_device_is_no_lines() -> None:
+async def test_the_null_device_has_no_lines() -> None:
     with open(os.devnull, "rb") as stream:
         assert await all_lines(stream) == []

@@ -28,7 +28,7 @@ def written(form: str, level: str = "info") -> None:
     logging.getLogger("rmq.client").warning("connection.lost address=%s", "h:1")
 
 
-def test_logfmt_is_the_default_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_logfmt_is_the_default_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     written("auto")
 
     out, err = capsys.readouterr()
@@ -126,7 +126,7 @@ def test_lines_arrive_whole_and_in_order(pipe: tuple[int, io.TextIOWrapper]) -> 
     assert os.read(pipe[0], 100) == "one\nzwei\u00f6\n".encode()
 
 
-def test_a_pipe_that_nobody_reads_stops_nobody_and_the_gap_is_told_when_there_is_room(
+def test_a_full_pipe_never_blocks_and_dropped_lines_are_counted(
     pipe: tuple[int, io.TextIOWrapper],
 ) -> None:
     sink = LogSink(pipe[1])
@@ -145,7 +145,7 @@ def test_a_pipe_that_nobody_reads_stops_nobody_and_the_gap_is_told_when_there_is
     assert sink.dropped == 0
 
 
-def test_a_reader_that_went_away_is_no_error(pipe: tuple[int, io.TextIOWrapper]) -> None:
+def test_a_reader_that_went_away_is_not_an_error(pipe: tuple[int, io.TextIOWrapper]) -> None:
     sink = LogSink(pipe[1])
     reader = os.dup(pipe[0])
     os.close(reader)

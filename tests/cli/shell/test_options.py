@@ -187,6 +187,6 @@ def test_a_duration_is_a_number_with_its_unit(text: str, seconds: float) -> None
 
 
 @pytest.mark.parametrize("text", ["", "10", "s", "-5s", "5 weeks", "2026-01-31"])
-def test_what_is_no_duration_is_refused_with_what_would_do(text: str) -> None:
+def test_an_invalid_duration_is_refused_with_advice(text: str) -> None:
     with pytest.raises(ValueError, match="is not a duration: write 10s, 1500ms, 2m, 1h or 1d"):
         parse_duration(text)

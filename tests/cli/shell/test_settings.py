@@ -110,7 +110,7 @@ def test_text_becomes_the_type_of_the_field(name: str, text: str, value: Any) ->
 @pytest.mark.parametrize(
     ("name", "text"), [("size_bytes", "12.5"), ("size_bytes", "ib"), ("pause_s", "soon"), ("loud", "maybe")]
 )
-def test_text_that_is_no_such_value_is_refused_with_its_place(name: str, text: str) -> None:
+def test_an_invalid_value_is_refused_with_its_origin(name: str, text: str) -> None:
     with pytest.raises(ConfigError, match=f"^here: {name} must be .*'{text}'"):
         from_text(settings_of(Sample)[name], text, "here")
 

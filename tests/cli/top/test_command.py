@@ -54,13 +54,13 @@ def test_a_snapshot_is_plain_text_with_rates(broker: str) -> None:
     assert max(map(len, result.stdout.splitlines())) <= 80
 
 
-def test_where_the_output_is_no_terminal_there_is_one_snapshot(broker: str) -> None:
+def test_without_a_terminal_there_is_one_snapshot(broker: str) -> None:
     result = top("--interval", "0.1", "--broker", broker)
 
     assert (result.exit_code, result.stdout.count("rmq top  ")) == (0, 1)
 
 
-def test_several_snapshots_are_told_apart_by_an_empty_line(broker: str) -> None:
+def test_snapshots_are_separated_by_an_empty_line(broker: str) -> None:
     result = top("--interval", "0.1", "--count", "2", "--broker", broker)
 
     assert (result.exit_code, result.stdout.count("\n\nrmq top  ")) == (0, 1)
@@ -207,7 +207,7 @@ async def test_it_looks_at_once_and_then_in_every_interval() -> None:
 
 
 @pytest.mark.virtual_time
-async def test_it_ends_when_somebody_leaves() -> None:
+async def test_follow_ends_when_the_screen_is_closed() -> None:
     screen = FakeScreen(ends_at=3.5)
 
     await run(screen, answering())
@@ -239,7 +239,7 @@ async def test_a_broker_that_is_silent_is_seen_to_be_while_it_is() -> None:
 
 
 @pytest.mark.virtual_time
-async def test_a_lost_broker_is_told_and_the_view_goes_on_when_it_is_back() -> None:
+async def test_a_lost_broker_is_reported_and_the_view_resumes_when_it_is_back() -> None:
     screen = FakeScreen()
     lost = ConnectionLost("not connected to\n127.0.0.1:1")
 
@@ -260,7 +260,7 @@ async def test_a_defect_is_not_taken_for_a_silent_broker() -> None:
 
 
 @pytest.mark.virtual_time
-def test_before_the_first_answer_the_error_alone_is_told() -> None:
+def test_before_the_first_reply_only_the_error_is_shown() -> None:
     watch = BrokerWatch()
     assert watch.notice(now=5.0) is None
 

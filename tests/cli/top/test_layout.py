@@ -101,7 +101,7 @@ def test_states_of_leases_that_are_not_plainly_held_are_counted() -> None:
     assert shown[3].startswith("clients  leases 40 (1 retrying)  parked pulls   0")
 
 
-def test_answers_that_wait_long_are_told_with_their_time() -> None:
+def test_replies_that_wait_long_are_shown_with_their_age() -> None:
     view = view_of(None, sample(commit={"waiting_answers": 7, "longest_waiting_s": 4.0}))
 
     assert "waiting 7 (4.0s)" in rendered(view, 80, 24)[2]

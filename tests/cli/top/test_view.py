@@ -36,7 +36,7 @@ def test_a_broadcasting_group_has_no_lag_of_its_own() -> None:
     assert (line.lag, line.lag_per_s, line.mode) == (None, None, "broadcasting")
 
 
-def test_a_group_that_nobody_joined_has_no_mode() -> None:
+def test_a_group_without_members_has_no_mode() -> None:
     (line,) = view_of(None, sample(groups=[group("old", 3, model=None, members=0)])).groups
 
     assert (line.mode, line.lag) == (None, 3)
@@ -65,7 +65,7 @@ def test_leases_in_trouble_come_first_and_the_others_do_not_move() -> None:
     assert view.lease_states == {"held": 4, "grace": 1, "late": 1, "retrying": 1, "careful": 0}
 
 
-def test_the_time_of_the_disk_stands_beside_the_wait_for_it() -> None:
+def test_sync_time_is_shown_next_to_the_wait_for_it() -> None:
     before = sample(0.0)
     after = sample(2.0, flush={"syncs": 30, "total_sync_s": 1.2}, commit={"waited_turns": 20, "total_wait_s": 2.3})
 
@@ -90,7 +90,7 @@ def test_when_the_next_delayed_message_is_due() -> None:
     assert view_of(None, sample()).next_delay_s is None
 
 
-def test_what_somebody_should_look_after_is_said_in_words() -> None:
+def test_troubles_are_listed_in_words() -> None:
     assert view_of(None, sample()).troubles == []
     troubles = view_of(
         None,
@@ -107,7 +107,7 @@ def test_what_somebody_should_look_after_is_said_in_words() -> None:
     ]  # fmt: skip
 
 
-def test_where_leases_are_too_many_to_list_that_is_said() -> None:
+def test_a_view_without_lease_list_says_why() -> None:
     view = view_of(None, sample(serving={"leases": 5000})._replace(locks=None))
 
     assert (view.leases, view.lease_lines, view.lease_states) == (5000, [], {})
