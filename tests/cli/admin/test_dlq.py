@@ -1,8 +1,4 @@
-"""
-``rmq-admin dlq list, show, export``: dead letters from the command line.
-
-``rmq-admin dlq replay`` and ``drop``: each dead letter once, in order, told one by one and in sum.
-"""
+"""``rmq-admin dlq``: dead letters are listed, shown, exported, and replayed or dropped once each, in order."""
 
 from __future__ import annotations
 

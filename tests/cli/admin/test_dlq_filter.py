@@ -1,8 +1,4 @@
-"""
-Which dead letters a filter means: a table for each condition, and properties of spans.
-
-Which dead letters a command looks at: those there are when it begins, in their order, and no others.
-"""
+"""Selection of dead letters: a table for each condition, properties of spans, and reading in order."""
 
 from __future__ import annotations
 

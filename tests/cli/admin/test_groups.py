@@ -1,8 +1,4 @@
-"""
-``rmq-admin group``: what it prints for people and for programs, and how it ends.
-
-How far a group is behind in time; with a group of a thousand queues it is still told at once.
-"""
+"""``rmq-admin group``: output for people and programs, exit codes, and lag in time."""
 
 from __future__ import annotations
 

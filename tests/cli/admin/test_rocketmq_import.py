@@ -1,8 +1,4 @@
-"""
-``rmq-admin import-rocketmq``: what it does and tells, how it ends; and once as a real process that is killed.
-
-What an import tells, for people and for programs.
-"""
+"""``rmq-admin import-rocketmq``: reports, exit codes, and a run of the real process that is killed and repeated."""
 
 from __future__ import annotations
 

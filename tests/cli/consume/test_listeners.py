@@ -1,8 +1,4 @@
-"""
-The listener that prints, and how the user's own is found.
-
-``rmq-consume --pull``: what was printed is committed, and nothing else.
-"""
+"""The printing listener, the loading of the user's own, and ``--pull``, which commits exactly what was printed."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""
-A bar where somebody looks, nothing elsewhere.
-
-How much room there is.
-"""
+"""Progress bars and the width of the terminal."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""
-How commands end: one line and one code, or a traceback for a defect.
-
-A wrong command line is one sentence that says what would be right.
-"""
+"""Commands end with one line and one code, or with a traceback for a defect."""
 
 from __future__ import annotations
 

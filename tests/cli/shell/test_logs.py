@@ -1,8 +1,4 @@
-"""
-Log lines go to standard error, in the form and from the level that was asked for.
-
-Log lines that cannot be written are dropped and counted; nothing waits for them.
-"""
+"""Log lines go to standard error in the requested form; a line that cannot be written is dropped and counted."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""
-Options made from config classes, and the annotated files that name every one of their fields.
-
-Points in time and durations as people type them.
-"""
+"""Options generated from config classes, the annotated files that name every field, and points in time."""
 
 from __future__ import annotations
 
