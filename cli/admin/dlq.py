@@ -203,16 +203,12 @@ def export(group: str, which: DeadFilter, output: str, broker: str) -> None:
 
 
 async def _export(broker: str, group: str, which: DeadFilter, file: BinaryIO) -> int:
-    count = looked = 0
-
-    def look(more: int) -> None:
-        nonlocal looked
-        looked += more
-
+    count = 0
+    looked: list[int] = []
     async with admin_of(broker) as admin:
         letters = await find(admin, group, which)
-        async with progress("exporting", letters.total, lambda: looked):
-            async for letter in matching(admin, letters, which, look):
+        async with progress("exporting", letters.total, lambda: sum(looked)):
+            async for letter in matching(admin, letters, which, looked.append):
                 file.write(to_json(letter_object(letter, state_at(letters.runs, letter.queue_offset))).encode() + b"\n")
                 count += 1
     return count
@@ -308,20 +304,16 @@ def _confirmed(deal: Deal) -> Letters:
 
 async def _deal_with(deal: Deal, letters: Letters | None, outcomes: Outcomes) -> list[str]:
     """Process one portion after the other; return what was named and does not exist."""
-    which, looked = deal.which, 0
+    which = deal.which
     ids = set(which.ids)
-
-    def look(more: int) -> None:
-        nonlocal looked
-        looked += more
-
+    looked: list[int] = []
     async with admin_of(deal.broker) as admin:
         letters = letters or await find(admin, deal.group, which)
-        bar = progress(f"{deal.verb}ing", letters.total, lambda: looked)
+        bar = progress(f"{deal.verb}ing", letters.total, lambda: sum(looked))
         # On a terminal the lines themselves show how it goes.
         shown: AbstractAsyncContextManager[None] = nullcontext() if sys.stdout.isatty() else bar
         async with shown:
-            async for offsets in _portions(admin, letters, which, ids, look):
+            async for offsets in _portions(admin, letters, which, ids, looked.append):
                 for offset, result in (await deal.ask(admin, offsets)).items():
                     outcome = outcomes.add(offset, result)
                     click.echo(to_json(outcome) if deal.as_json else printable(outcomes.line(outcome)))
