@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
-import logging
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-import structlog
 import uvloop
 from xdist.scheduler import LoadScopeScheduling
 
+from rigs.logged_errors import logging_restored
 from rigs.no_skips import NoSkips, wanted
 from rigs.recorded_numbers import RecordedNumbers
 from rigs.virtual_time import VirtualTimeLoop
@@ -116,12 +115,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture
 def logging_as_before() -> Iterator[None]:
     """A command configures logging for its whole process, which in a test is that of all tests."""
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    structlog.reset_defaults()
+    with logging_restored():
+        yield
 
 
 def pytest_asyncio_loop_factories(

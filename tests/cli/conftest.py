@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from rigs.logged_errors import logging_restored
 from rigs.processes import BrokerProcess
 
 
@@ -14,6 +15,13 @@ from rigs.processes import BrokerProcess
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with BrokerProcess(tmp_path_factory.mktemp("broker")) as process:
         yield process.address
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _logging_as_before_the_module() -> Iterator[None]:
+    """Fixtures of a module run commands, too, before a test begins."""
+    with logging_restored():
+        yield
 
 
 @pytest.fixture(autouse=True)

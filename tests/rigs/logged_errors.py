@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import structlog
 from structlog.testing import capture_logs
 
 
@@ -41,3 +42,16 @@ def logged_errors() -> Iterator[Callable[[], list[str]]]:
 def _errors(captured: Iterable[Mapping[str, Any]]) -> list[str]:
     """Those of brokers in a program that has configured structlog, as ``capture_logs`` does."""
     return [f"{event['event']} {event}" for event in captured if event["log_level"] in ("error", "critical")]
+
+
+@contextmanager
+def logging_restored() -> Iterator[None]:
+    """Give the process its logging back, which a command configures."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    try:
+        yield
+    finally:
+        root.handlers[:] = handlers
+        root.setLevel(level)
+        structlog.reset_defaults()

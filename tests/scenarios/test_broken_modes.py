@@ -107,8 +107,8 @@ class EarlyBroker(Broker):
 
     def _build_handlers(self, loop: asyncio.AbstractEventLoop) -> None:
         super()._build_handlers(loop)
-        honest = self._serving.delivery._now_us
-        self._serving.delivery._now_us = lambda: honest() + 200_000
+        honest = self._handlers.delivery._now_us
+        self._handlers.delivery._now_us = lambda: honest() + 200_000
 
 
 class Unmarked(DeferredDelivery):
@@ -126,7 +126,7 @@ class RepeatingBroker(Broker):
 
     def _build_handlers(self, loop: asyncio.AbstractEventLoop) -> None:
         super()._build_handlers(loop)
-        self._serving.delivery.__class__ = Unmarked
+        self._handlers.delivery.__class__ = Unmarked
 
 
 class Forgetful(CopiedTable):

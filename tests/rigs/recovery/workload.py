@@ -266,7 +266,7 @@ class Workload:
         tags = [chance.choice(TAGS) for _ in bodies] if chance.random() < 0.5 else None
         keys = [(chance.choice(KEYS),) for _ in bodies] if chance.random() < 0.5 else None
         delay = self._delay()
-        rows = Rows(bodies, BORN_AT, tags=tags, keys=keys)
+        rows = Rows(bodies, BORN_AT, tags=tags, index_keys=keys)
         data = batches.encode(queue.topic, queue.queue_id, rows, by=by, **delay)
         place = queue.topic, self._topics[queue.topic], queue.queue_id
         return Batch(*place, bodies, by.producer_id, by.sequence, bool(delay)), bytes(data)

@@ -18,6 +18,8 @@ from with_peers import command
 
 from rigs.bench import FixedPeer
 
+pytestmark = pytest.mark.usefixtures("logging_as_before")
+
 
 def test_it_has_every_command_of_rmq_bench_and_peers() -> None:
     assert set(command.commands) == {*rmq_bench.command.commands, "peers"}
