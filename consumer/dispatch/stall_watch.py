@@ -224,10 +224,7 @@ def _watched_by(watch: StallWatch) -> LoopWatcher:
 
 
 MAX_FRAMES: Final = 16  # the innermost ones tell most
-OURS: Final = (
-    str(Path(__file__).parents[1]),
-    str(Path(asyncio.__file__).parent),
-)  # what calls listeners, and what calls us
+OURS: Final = (Path(__file__).parents[1], Path(asyncio.__file__).parent)  # what calls listeners, and what calls us
 
 
 class Blockage:
@@ -276,6 +273,7 @@ def stack_of(thread: int) -> str:
 
 def users(stack: Sequence[FrameSummary]) -> Sequence[FrameSummary]:
     """Return the innermost frames of a stack, without those that lead to the code of the user."""
-    ours = [place for place, frame in enumerate(stack, 1) if str(Path(frame.filename).parent) in OURS]
+    files = [Path(frame.filename) for frame in stack]
+    ours = [place for place, file in enumerate(files, 1) if any(file.is_relative_to(folder) for folder in OURS)]
     theirs = stack[ours[-1] :] if ours else stack
     return (theirs or stack)[-MAX_FRAMES:]

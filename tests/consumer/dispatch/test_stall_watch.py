@@ -18,7 +18,7 @@ import pytest
 import pytest_asyncio
 
 from rmq.consumer import ConsumeContext, Consumer, ConsumeStatus
-from rmq.consumer.dispatch import stall_watch
+from rmq.consumer.dispatch import orderly, stall_watch
 from rmq.consumer.dispatch.stall_watch import (
     EVERY_S,
     LOOK_AGAIN_S,
@@ -30,6 +30,7 @@ from rmq.consumer.dispatch.stall_watch import (
     StallWatch,
     users,
 )
+from rmq.consumer.fetch import puller
 from rmq.runtime.clock import boottime
 
 from ..fake_broker import FakeBroker
@@ -250,10 +251,10 @@ def frame(path: str, name: str) -> FrameSummary:
 @pytest.mark.parametrize(
     ("stack", "shown"),
     [
-        ([f"{OURS[1]}/events.py", f"{OURS[0]}/orderly.py", "/app/pay.py", "/lib/db.py"], ["/app/pay.py", "/lib/db.py"]),
+        ([f"{OURS[1]}/events.py", orderly.__file__, "/app/pay.py", "/lib/db.py"], ["/app/pay.py", "/lib/db.py"]),
         (["/app/main.py", f"{OURS[1]}/events.py", "/app/task.py"], ["/app/task.py"]),
         ([f"{OURS[1]}/events.py", "/lib/selectors.py"], ["/lib/selectors.py"]),
-        (["/app/main.py", f"{OURS[0]}/intake.py"], ["/app/main.py", f"{OURS[0]}/intake.py"]),
+        (["/app/main.py", puller.__file__], ["/app/main.py", puller.__file__]),
         (["/app/main.py"], ["/app/main.py"]),
         ([f"/app/{i}.py" for i in range(MAX_FRAMES + 3)], [f"/app/{i}.py" for i in range(3, MAX_FRAMES + 3)]),
     ],
