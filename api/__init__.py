@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rmq.runtime.package import lazy_names, version
+from rmq.runtime.package import lazy_names as _lazy_names
+from rmq.runtime.package import version as _version
 
 if TYPE_CHECKING:
     from rmq.client import Admin, Producer
@@ -64,7 +65,7 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for)
     "TopicNotFound", "WireError",
 ]  # fmt: skip
 
-_lazy = lazy_names(
+_lazy = _lazy_names(
     __name__,
     dict.fromkeys(__all__, "rmq.wire.errors")
     | dict.fromkeys(("Admin", "Producer"), "rmq.client")
@@ -75,4 +76,4 @@ _lazy = lazy_names(
 
 def __getattr__(name: str) -> object:
     """Import a public name when it is first used."""
-    return version() if name == "__version__" else _lazy(name)
+    return _version() if name == "__version__" else _lazy(name)

@@ -69,7 +69,7 @@ class TaskSet:
             await asyncio.wait(running)
 
 
-log = get_broker_logger(__name__)
+log = get_broker_logger("rmq.broker.timers")
 
 
 class Timers:
