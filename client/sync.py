@@ -182,8 +182,9 @@ class Producer:
         Send messages of one topic, in order, in as few batches as they fit into.
 
         All go to one queue, unless they have different keys: then each goes to the queue of its key, and each queue
-        gets its messages in order. Errors as with :meth:`send`; after one the first part of the messages of a queue may
-        be stored, never a later one without those before it, unless the broker refused those.
+        gets its messages in order. ``queue_id``, and a ``selector`` other than ``by_int``, choose one queue for all, by
+        the first message. Errors as with :meth:`send`; after one the first part of the messages of a queue may be
+        stored, never a later one without those before it, unless those cannot be encoded or the broker refused them.
 
         Raises:
             ValueError: the messages have different topics.

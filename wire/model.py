@@ -291,7 +291,7 @@ class StoredMessage:
 
     @property
     def key(self) -> str | None:
-        """The key that orders it, None without one: sent again with this key, it goes to the same queue."""
+        """The key that orders it, None without one; what is sent with it goes to the queue that keys choose for it."""
         return self._origin.columns.key(self._index)
 
     @property

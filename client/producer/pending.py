@@ -335,11 +335,11 @@ class Deadlines:
         self._accepted = 0
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
 
-    def add(self, pending: PendingSend) -> None:
-        """Start the time of a send."""
+    def add(self, pending: PendingSend, now: float | None = None) -> None:
+        """Start the time of a send; those of one call are given one ``now``, so that they run out of time together."""
         self._accepted += 1
         pending.number = self._accepted
-        pending.deadline = self._loop.time() + self._after_s
+        pending.deadline = (self._loop.time() if now is None else now) + self._after_s
         self._sends.append(pending)
         if self._timer is None:
             self._timer = self._loop.call_at(pending.deadline, self._expire)

@@ -248,8 +248,10 @@ class Producer:
         Send messages of one topic, in order, in as few batches as they fit into.
 
         All go to one queue, unless they have different keys: then each goes to the queue of its key, and each queue
-        gets its messages in order. Cancelling and errors as with :meth:`send`; after either the first part of the
-        messages of a queue may be stored, never a later one without those before it, unless the broker refused those.
+        gets its messages in order. ``queue_id``, and a ``selector`` other than ``by_int``, choose one queue for all, by
+        the first message. Cancelling and errors as with :meth:`send`; after either the first part of the messages of a
+        queue may be stored, never a later one without those before it, unless those cannot be encoded or the broker
+        refused them.
         Of several errors the first is raised, once the outcome of all messages is known.
 
         Raises:
@@ -332,7 +334,11 @@ class Producer:
             raise
 
     async def _deliver_runs(self, runs: Sequence[tuple[Choice, Sequence[Message]]]) -> Sequence[Receipt]:
-        """Deliver messages of several queues; what is wrong with one of them is found before any is accepted."""
+        """
+        Deliver messages of several queues, all with one deadline.
+
+        A later message of a key must not be sent after an earlier one has run out of time.
+        """
         sends: list[tuple[PendingSend, asyncio.Future[Any]]] = []
         for wanted, messages in runs:
             if len(messages) == 1:
@@ -342,8 +348,11 @@ class Producer:
                 pending = self._pending(messages[0].topic, pack_bodies(bodies), messages, wanted, extras=extras)
             pending.future = self._loop.create_future()
             sends.append((pending, pending.future))
+        now = self._loop.time()
         for pending, _ in sends:
-            self._accept(pending)
+            self._router.deliver(pending)
+            self._deadlines.add(pending, now)
+        self._sender.hurry()  # the caller has gathered them already
         try:
             await asyncio.wait([future for _, future in sends])
         except asyncio.CancelledError:

@@ -147,10 +147,10 @@ async def test_an_error_that_ends_all_takes_the_place_of_being_late() -> None:
     assert isinstance(two.overdue("replaced", fenced), errors.OutcomeUnknown)
 
 
-def added(deadlines: Deadlines) -> PendingSend:
+def added(deadlines: Deadlines, now: float | None = None) -> PendingSend:
     pending = PendingSend("orders", pack_bodies([b"x"]), None, choice=Choice(), key=None, born_at=0)
     pending.future = asyncio.get_running_loop().create_future()
-    deadlines.add(pending)
+    deadlines.add(pending, now)
     return pending
 
 
@@ -171,6 +171,22 @@ async def test_each_send_ends_at_its_own_time() -> None:
         await second.future
     with pytest.raises(errors.RequestTimeout):
         await first.future
+
+
+async def test_sends_of_one_call_run_out_of_time_together() -> None:
+    deadlines = Deadlines(30.0, str)
+    now = asyncio.get_running_loop().time()
+    first = added(deadlines, now)
+    await asyncio.sleep(1)  # a long list takes its time
+    second = added(deadlines, now)
+
+    await asyncio.sleep(29.001)
+
+    assert first.settled and second.settled
+    for pending in (first, second):
+        assert pending.future is not None
+        with pytest.raises(errors.RequestTimeout):
+            await pending.future
 
 
 async def test_waiting_for_all_does_not_wait_for_later_ones() -> None:
