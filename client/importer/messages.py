@@ -75,7 +75,7 @@ def message_of(
     return Message(topic, body, key=key, tag=tag, index_keys=keys, properties=properties, deliver_at=deliver_at)
 
 
-def key_of(properties: Mapping[str, str], queue_id: int, queues: int) -> str | None:
+def key_of(properties: Mapping[str, str], queue_id: int, shards: int) -> str | None:
     """
     Return the key that RocketMQ ordered a message by, if it leads to its queue here, too; else None.
 
@@ -83,7 +83,7 @@ def key_of(properties: Mapping[str, str], queue_id: int, queues: int) -> str | N
     message it would lead those who send the message again to another queue.
     """
     key = properties.get(SHARDING)
-    return key if key and shard(key, queues) == queue_id else None
+    return key if key and shard(key, shards) == queue_id else None
 
 
 def born_us(record: Record) -> int:

@@ -146,10 +146,10 @@ class TakeOver:
             raise ImportRefused(f"{text}: start it with a larger one, then import")
 
     async def _make_topics(self, admin: Admin) -> None:
-        there = {info.topic for info in await admin.list_topics()}
+        self._shards = {info.topic: info.shards for info in await admin.list_topics()}
         for topic in self._plan.topics.values():
-            if topic.new not in there:
-                await admin.create_topic(topic.new, topic.queues)
+            if topic.new not in self._shards:
+                self._shards[topic.new] = (await admin.create_topic(topic.new, topic.queues)).shards
 
     async def _send_queued(self, present: Present) -> None:
         self.outcome.before = sum(present.messages.values())
@@ -165,7 +165,7 @@ class TakeOver:
                     await asyncio.sleep(0)
                 continue
             topic = self._plan.topics[queue[0]]
-            key = key_of(found.record.properties, queue[1], topic.queues)
+            key = key_of(found.record.properties, queue[1], self._shards[topic.new])
             load.add(queue, number, found.record, message_of(found.record, found.body, topic.new, key=key))
             if load.is_full:
                 self.outcome.sent += await self._deliver(load)
@@ -187,7 +187,7 @@ class TakeOver:
                 continue
             record = walk.record_at(each.physical_offset)
             topic = self._plan.topics[each.topic]
-            key = key_of(record.properties, each.queue_id, topic.queues)
+            key = key_of(record.properties, each.queue_id, self._shards[topic.new])
             message = message_of(record, content(record, MAX_BODY), topic.new, each.due_ms, key=key)
             load.add((each.topic, each.queue_id), None, record, message)
             if load.is_full:
