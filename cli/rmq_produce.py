@@ -20,7 +20,7 @@ from .output.stdout import Output
 from .produce.lines import read_lines
 from .shell import exit_codes
 from .shell.command import Command, Failure, run, version_option
-from .shell.options import broker_option, duration_of_option, json_option, log_options
+from .shell.options import broker_option, duration_of_option, json_option, key_of_option, log_options
 
 if TYPE_CHECKING:
     from rmq.client import Message, Producer, Receipt
@@ -109,7 +109,7 @@ class Shape:
     """,
 )
 @click.option("--topic", metavar="TOPIC", help="Topic to send to; created with 4 queues if it does not exist.")
-@click.option("--key", metavar="KEY", help="Key of every message: equal keys stay in order.")
+@click.option("--key", metavar="KEY", callback=key_of_option, help="Key of every message: equal keys stay in order.")
 @click.option("--key-field", metavar="FIELD", help="Lines are JSON objects; this field is the key.")
 @click.option("--tag", metavar="TAG", help="Tag of every message, for consumers that filter.")
 @click.option(

@@ -100,6 +100,7 @@ def test_a_bad_line_is_named_and_what_was_before_it_is_good(line: bytes, text: s
     ("arguments", "text"),
     [
         (["--key", "a", "--key-field", "b"], "exclude each other"),
+        (["--key", ""], "it is empty, and no key of a message is"),
         (["--property", "x"], "write it as name=value"),
         (["--tag", "a b"], "the tag 'a b'"),
         (["--index-key", "a b"], "the index key 'a b'"),
