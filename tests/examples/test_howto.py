@@ -6,6 +6,7 @@ import asyncio
 import os
 import re
 import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -233,6 +234,8 @@ def test_use_it_from_threads_and_django(recipe: Recipe, capsys: pytest.CaptureFi
 
     def on_shop(*given: object) -> None:
         assert listener(*given) is ConsumeStatus.SUCCESS
+        while signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # run() has not begun
+            threading.Event().wait(0.01)
         os.kill(os.getpid(), signal.SIGINT)
 
     listener, recipe.names["on_shop"] = recipe.names["on_shop"], on_shop
