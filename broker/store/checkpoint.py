@@ -137,6 +137,7 @@ class CheckpointWork(NamedTuple):
         self.indexes.key_index.flush()
         files.sync_filesystem(self.directory)
         save(files, self.directory, self.checkpoint)
+        self.indexes.key_index.end_rebuild()
 
 
 def judge(known: Checkpoint, files: Files, log: Sequence[SegmentFile]) -> None:

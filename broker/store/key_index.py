@@ -12,7 +12,8 @@ to one thread at a time; searches may run in others meanwhile.
 
 A block covers a range of the log. It lists every batch in it that has keys or index keys: a copy of its hash column of
 index keys, then the hash of each key that differs from the one before. Batches without either are covered and not
-listed. Version 1 listed index keys alone; a start indexes the log again where it finds such a file.
+listed. Version 1 listed index keys alone; a start indexes the log again where it finds such a file. From before the
+first of them is cut until a checkpoint follows, the file ``rebuild`` says that this is not over.
 
 Header integers are big-endian, columns little-endian, as in a batch::
 
@@ -47,6 +48,7 @@ from .files import ASIDE, Files, IndexFaults, put_aside
 
 log = get_broker_logger(__name__)
 NAME_DIGITS = 20
+REBUILD = "rebuild"  # the file that exists while files of an older format are replaced
 
 
 class Hit(NamedTuple):
@@ -110,6 +112,7 @@ class KeyIndex:
         self._growing = Growing(0)
         self._distrusted: set[int] = set()  # segments whose file could not be cut, and says what may be wrong
         self._logged: set[int] = set()  # where gaps begin that were logged
+        self._is_rebuilt = False  # since the start, from the start of the log; no checkpoint was saved yet
         self.damaged = 0  # ranges that searches had to look up in the log
 
     @property
@@ -213,16 +216,38 @@ class KeyIndex:
                 self.drop(segment)
             elif segment >= current and not self.has_older_format(segment):
                 self.cut(segment, begin)
+        self._is_rebuilt = begin <= starts[0]
         self.extend(current, [], begin, begin)
+
+    def begin_rebuild(self) -> None:
+        """
+        Note durably, before files of an older format are cut, that the log is to be indexed again from its start.
+
+        Raises:
+            OSError: the disk, not the file. Without the file, a crash may leave a gap.
+        """
+        path = self._directory / REBUILD
+        try:
+            self._files.replace_file(path, b"")
+        except OSError as error:
+            self._faults.write_failed(path, error)
+
+    def end_rebuild(self) -> None:
+        """A checkpoint was saved: if the log was indexed from its start, the files on the disk have it all."""
+        if self._is_rebuilt:
+            self._is_rebuilt = False
+            with suppress(OSError):  # mostly there is none; while one stays, a start indexes the log again
+                self._files.unlink(self._directory / REBUILD)
 
     def is_outdated(self) -> bool:
         """
         Return whether a file has an older format, so that the log must be indexed again from its start.
 
-        Such a file stays until the walk over the log comes to its segment: a start that ends early is followed by one
-        that finds the others.
+        It remains true until :meth:`end_rebuild`: a start that ends early has cut some of the files.
         """
         try:
+            if self._files.exists(self._directory / REBUILD):
+                return True
             return any(self.has_older_format(segment) for segment in self.segments())
         except OSError:
             return False  # recovery tells of a directory that cannot be read

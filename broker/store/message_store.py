@@ -114,8 +114,9 @@ class MessageStore:
         known = self._load_checkpoint()
         missing = None if known is None else checkpoints.missing_index(known, self.files, self._index_directory)
         is_outdated = known is not None and self.keys.is_outdated()
-        if is_outdated and missing is None:
-            missing = "the key index has the format of an older version"
+        if is_outdated:
+            self.keys.begin_rebuild()
+            missing = missing or "the key index has the format of an older version"
         begin = self.log.start if known is None or missing is not None else known.position
         proven = 0 if known is None else known.position
         needs_head = self.log.start > 0 and (known is None or missing is not None)

@@ -449,14 +449,19 @@ def test_the_header_never_changes() -> None:
 @pytest.fixture
 def old_store(memory_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, list[int]]:
     """A stopped store of several segments, whose key index is as the first version wrote it; and its positions."""
+    return memory_path, make_old_store(memory_path, monkeypatch, messages=9, segment_bytes=900)
+
+
+def make_old_store(path: Path, monkeypatch: pytest.MonkeyPatch, *, messages: int, **settings: int) -> list[int]:
+    """Make a stopped store whose key index is as the first version wrote it; return the positions of its messages."""
     with monkeypatch.context() as old:
         old.setattr(key_index, "VERSION", 1)
         old.setattr(Columns, "searchable_hashes", lambda columns: columns.index_key_hashes)
-        opened = Opened(memory_path, segment_bytes=900)
-        placed = [opened.append(b"%d" % i, index_keys=[(f"i-{i}",)], keys=[f"o-{i}"]) for i in range(9)]
+        opened = Opened(path, **settings)
+        placed = [opened.append(b"%d" % i, index_keys=[(f"i-{i}",)], keys=[f"o-{i}"]) for i in range(messages)]
         opened.checkpoint()
         opened.close()
-    return memory_path, [place.physical_offset for place in placed]
+    return [place.physical_offset for place in placed]
 
 
 def versions(path: Path) -> list[int]:
@@ -490,6 +495,23 @@ def test_a_start_that_ends_early_leaves_the_files_it_did_not_come_to(old_store: 
 
     assert [index.has_older_format(segment) for segment in starts] == [False, *[True] * (len(starts) - 1)]
     assert index.is_outdated()
+
+
+def test_a_crash_before_the_first_checkpoint_does_not_end_the_rebuilding(
+    memory_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (position,) = make_old_store(memory_path, monkeypatch, messages=1)
+    Opened(memory_path).store.abandon()
+
+    for _ in range(2):  # the second start begins at a checkpoint
+        opened = Opened(memory_path)
+        opened.checkpoint()
+        places = opened.store.keys.search(wanted(crc32(b"o-0")), opened.store.reader().ranges())
+        assert list(places) == [Hit(position)]
+        opened.close()
+
+    assert opened.recovered.read_from > position
+    assert not (memory_path / "index" / key_index.REBUILD).exists()
 
 
 def test_a_verification_names_files_of_an_older_version(old_store: tuple[Path, list[int]]) -> None:
