@@ -26,6 +26,7 @@ from .key_index import Hit, IndexGap
 
 Alive = Callable[[str, int], bool]  # whether a topic (and this generation of it) exists
 _FOREVER = 1 << 62
+_GAP_BYTES = 4 << 20  # looked through at once
 
 
 class Locator(NamedTuple):
@@ -78,12 +79,13 @@ def find(
     """
     The newest messages of a key, as many as wanted and as fit one answer.
 
-    ``places`` are what the key index says, newest first. Out of time it stops, and says where to go on.
+    ``places`` are what the key index says, newest first. Out of time it stops after one batch at least, and says where
+    to go on.
     """
     found: list[FoundBatch] = []
     left, room = min(query.limit, MAX_FOUND), MAX_FOUND_BYTES
-    for position in _positions(places, reader):
-        if out_of_time():
+    for number, position in enumerate(_positions(places, reader)):
+        if number and out_of_time():
             return Findings(found, batches.handle(position + layout.ALIGN, 0))
         data = reader.batch(position)
         if data is None:
@@ -105,7 +107,9 @@ def find(
 def _positions(places: Iterable[Hit | IndexGap], reader: LogReader) -> Iterator[int]:
     for place in places:
         if isinstance(place, IndexGap):
-            yield from reader.positions(place.first, place.end)
+            # In pieces from the end: out of time, a walk over the whole of a large gap would be lost.
+            for end in range(place.end, place.first, -_GAP_BYTES):
+                yield from reader.positions(max(end - _GAP_BYTES, place.first), end)
         else:
             yield place.position
 
@@ -284,7 +288,7 @@ class LogReader:
         return data
 
     def positions(self, first: int, end: int) -> list[int]:
-        """Where batches begin in a range, newest first; ``first`` is the start of one. Damage is passed over."""
+        """Where batches begin in a range, newest first. Damage, and a batch that begins before it, are passed over."""
         return list(self._walk(first, min(end, self.end)))[::-1]
 
     def _walk(self, at: int, end: int) -> Iterator[int]:
