@@ -38,12 +38,14 @@ from .read import ColdRead, Only, ReadBatches, read_now
 from .rebuild import Rebuild, StateTables, read_head
 from .recovery import Cut, LogDamage, Recovery, files_of
 from .retention import remove_indexes
+from .scan import Unreadable, read_needed
 from .segment import Segment
 
 log = get_broker_logger(__name__)
 MAX_PULL_BATCHES = 512
 MAX_PULL_ENTRIES = 20_000
 SKIM_BYTES = 8 << 20  # of the log that a read for some tags looks at
+_READ_BYTES: Final = 8 << 20  # of the log, to see whether the disk can read it
 FLUSH_EVERY = 4096  # batches read in recovery, so that waiting entries do not fill the memory
 
 
@@ -113,10 +115,9 @@ class MessageStore:
         """
         known = self._load_checkpoint()
         missing = None if known is None else checkpoints.missing_index(known, self.files, self._index_directory)
-        is_outdated = known is not None and self.keys.is_outdated()
-        if is_outdated:
-            self.keys.begin_rebuild()
-            missing = missing or "the key index has the format of an older version"
+        is_outdated = known is not None and self._begin_key_rebuild(known.position)
+        if is_outdated and missing is None:
+            missing = "the key index has the format of an older version"
         begin = self.log.start if known is None or missing is not None else known.position
         proven = 0 if known is None else known.position
         needs_head = self.log.start > 0 and (known is None or missing is not None)
@@ -159,6 +160,31 @@ class MessageStore:
             log.warning("checkpoint.unusable", reason=str(error), then="the whole log is read")
             return None
         return known
+
+    def _begin_key_rebuild(self, position: int) -> bool:
+        """
+        Return whether the key index is outdated and can be made again, which needs the log before the checkpoint.
+
+        If the disk cannot read it, the start goes on without: queries read the log where the index is outdated.
+        """
+        if not self.keys.is_outdated():
+            return False
+        self.keys.begin_rebuild()
+        try:
+            for segment in files_of(self.log):
+                self._try_to_read(segment.path, min(segment.end, position) - segment.start)
+        except (OSError, Unreadable) as error:
+            log.warning("key_index.not_rebuilt", reason=str(error), then="look-ups by key read the log")
+            return False
+        return True
+
+    def _try_to_read(self, path: str, size: int) -> None:
+        fd = self.files.open_to_read(path)
+        try:
+            for at in range(0, size, _READ_BYTES):
+                read_needed(self.files, fd, min(_READ_BYTES, size - at), at, path, so="the key index stays as it is")
+        finally:
+            self.files.close(fd)
 
     def _after_recovered_batch(self) -> None:
         self._recovered += 1

@@ -38,6 +38,7 @@ from rmq.wire.batch.columns import Columns
 
 from ..builders import Opened
 from rigs.batches import little, quick
+from rigs.disk.faulty import UnreadableFiles
 
 EVER = 1 << 60
 SEGMENT = 400
@@ -512,6 +513,32 @@ def test_a_crash_before_the_first_checkpoint_does_not_end_the_rebuilding(
 
     assert opened.recovered.read_from > position
     assert not (memory_path / "index" / key_index.REBUILD).exists()
+
+
+@pytest.mark.parametrize("segment_bytes", [900, 1 << 30])
+def test_a_log_that_cannot_be_read_leaves_gaps_until_it_can(
+    memory_path: Path, monkeypatch: pytest.MonkeyPatch, segment_bytes: int
+) -> None:
+    positions = make_old_store(memory_path, monkeypatch, messages=9, segment_bytes=segment_bytes)
+    first = min((memory_path / "index").iterdir()).name
+    disk = UnreadableFiles(f"commitlog/{first}", 300, 400)
+
+    for _ in range(2):
+        opened = Opened(memory_path, segment_bytes=segment_bytes, files=disk)
+        assert opened.recovered.read_from > positions[-1]
+        opened.checkpoint()
+        places = list(opened.store.keys.search(wanted(crc32(b"o-0")), opened.store.reader().ranges()))
+        assert all(any(place.first <= at < place.end for place in places) for at in positions)
+        assert not any(isinstance(place, Hit) for place in places)
+        opened.close()
+
+    disk.repair()
+    opened = Opened(memory_path, segment_bytes=segment_bytes, files=disk)
+    opened.checkpoint()
+    places = list(opened.store.keys.search(wanted(crc32(b"o-0")), opened.store.reader().ranges()))
+    assert places == [Hit(positions[0])]
+    assert not opened.store.keys.is_outdated()
+    opened.close()
 
 
 def test_a_verification_names_files_of_an_older_version(old_store: tuple[Path, list[int]]) -> None:
