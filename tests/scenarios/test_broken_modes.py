@@ -165,9 +165,10 @@ REPLY_LOST = scripted(  # of a send-back of a message that the progress cannot p
     Join("g1-1"), Tick(0.5), Slow("g1-1", 25.0), Slow("g1-1", 0.5), Send("p1", 1, "k", 0), BAD, Tick(0.3),
     Partition("g1-1", (DOWN,)), Tick(0.6), Heal("g1-1", cut=True), Tick(12.0),
 )  # fmt: skip
+# As many slots as messages: whichever queue is pulled first, calls of both run when one is handed over.
 HANDED_OVER = scripted(
-    *(Send("p1", 4, f"k{key}", 0) for key in range(6)), Join("g1-1"), *[Slow("g1-1", 4.0)] * 4, Tick(1.0), Join("g1-2"),
-    Tick(6.0), queues=2,
+    *(Send("p1", 4, f"k{key}", 0) for key in range(6)), Join("g1-1"), *[Slow("g1-1", 4.0)] * 24, Tick(1.0),
+    Join("g1-2"), Tick(6.0), queues=2, group=Group("g1", CONCURRENT, (("batch", 1), ("slots", 24))),
 )  # fmt: skip
 COMES_BACK = scripted(
     *(Send("p1", 10, "k", 0) for _ in range(2)), Join("g1-i1-1"), *[Slow("g1-i1-1", 0.6)] * 20, Tick(5.5),
