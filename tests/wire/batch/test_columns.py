@@ -103,6 +103,14 @@ def test_texts_are_hashed_as_python_does(texts: list[str]) -> None:
     assert hash_texts(column) == hash_any_texts(column)
 
 
+def test_hashes_are_the_same_without_the_compiled_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    column = TextColumn(array("I", [2, 2, 0, 2]), b"o1o1o2")
+    made = hash_texts(column)
+    monkeypatch.setattr("rmq.wire.batch.columns.native", None)
+
+    assert list(hash_texts(column)) == list(made) == [crc32(b"o1"), crc32(b"o2")]
+
+
 def test_the_key_hashes_are_the_crc_of_each_key() -> None:
     columns = check({})
 

@@ -124,6 +124,10 @@ def test_garbage_is_refused_by_name(data: bytes) -> None:
     [
         (GOLDEN[:90], "has 90 bytes, and none has fewer than 91"),
         (GOLDEN[:-1], "says that it has 164 bytes, not 163"),
+        (
+            struct.pack(">i", 91) + GOLDEN[4:36] + struct.pack(">i", 0x30) + GOLDEN[40:91],
+            "has hosts that take 21 bytes more than it has",
+        ),
         (GOLDEN[:4] + bytes(4) + GOLDEN[8:], "has the magic 00000000 instead of DAA320A7"),
         (GOLDEN.replace(b"hello", b"hallo"), "has a body that does not match its checksum"),
         (GOLDEN.replace(b"TopicA", b"Topic\xff"), "has a text (topic) that is not UTF-8"),
