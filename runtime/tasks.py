@@ -10,6 +10,8 @@ from typing import Any
 
 from .logging import get_broker_logger
 
+log = get_broker_logger("rmq.broker.timers")
+
 Task = asyncio.Task[None]
 
 
@@ -67,9 +69,6 @@ class TaskSet:
         """Cancel tasks and wait until they have really ended; how they ended does not matter here."""
         if running := self.end(*tasks):
             await asyncio.wait(running)
-
-
-log = get_broker_logger("rmq.broker.timers")
 
 
 class Timers:

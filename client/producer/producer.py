@@ -350,8 +350,7 @@ class Producer:
             sends.append((pending, pending.future))
         now = self._loop.time()
         for pending, _ in sends:
-            self._router.deliver(pending)
-            self._deadlines.add(pending, now)
+            self._accept(pending, now)
         self._sender.hurry()  # the caller has gathered them already
         try:
             await asyncio.wait([future for _, future in sends])
@@ -410,10 +409,10 @@ class Producer:
             extras=extras,
         )
 
-    def _accept(self, pending: PendingSend) -> None:
+    def _accept(self, pending: PendingSend, now: float | None = None) -> None:
         # Synchronous from the caller to here: the order of calls is the order in which sends are placed.
         self._router.deliver(pending)
-        self._deadlines.add(pending)
+        self._deadlines.add(pending, now)
 
     def _one_way_settled(self, pending: PendingSend, error: Exception | None) -> None:
         self._one_way_bytes -= pending.size + ONE_WAY_OVERHEAD

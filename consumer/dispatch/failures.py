@@ -157,35 +157,6 @@ def reason_of(failure: str, messages: Sequence[StoredMessage]) -> str:
     return f"delivery {messages[0].attempt} failed: {failure}"
 
 
-class SkipFailures:
-    """
-    In place of :class:`~rmq.consumer.dispatch.failures.SendBacks` for broadcasting: others have the message
-    anyway.
-    """
-
-    async def give_back(
-        self,
-        assignment: Assignment,
-        messages: Sequence[StoredMessage],
-        *,
-        progress: Callable[[], int],
-        delay_level: int = 0,
-        reason: str = "",
-    ) -> Fate:
-        """Let the queue go on after them, at once and whether the broker is there or not."""
-        if assignment.lease.lost:
-            return Fate.LOST
-        log.warning(
-            "message.skipped",
-            queue=str(assignment.queue),
-            queue_offset=messages[0].queue_offset,
-            count=len(messages),
-            attempts=messages[0].attempt,
-            reason=reason,
-        )
-        return Fate.GIVEN_BACK
-
-
 EXPIRED_LEVEL = 3  # of messages whose call takes too long
 
 
@@ -212,6 +183,32 @@ class Failures(Protocol):
     ) -> Fate:
         """Deal with messages in the order of their offsets; ``progress`` tells what the progress is without them."""
         ...
+
+
+class SkipFailures:
+    """Skips failed messages of a broadcasting member: every other member has its own delivery of them."""
+
+    async def give_back(
+        self,
+        assignment: Assignment,
+        messages: Sequence[StoredMessage],
+        *,
+        progress: Callable[[], int],
+        delay_level: int = 0,
+        reason: str = "",
+    ) -> Fate:
+        """Let the queue go on after them, at once and whether the broker is there or not."""
+        if assignment.lease.lost:
+            return Fate.LOST
+        log.warning(
+            "message.skipped",
+            queue=str(assignment.queue),
+            queue_offset=messages[0].queue_offset,
+            count=len(messages),
+            attempts=messages[0].attempt,
+            reason=reason,
+        )
+        return Fate.GIVEN_BACK
 
 
 class SendBacks:
